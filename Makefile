@@ -1,0 +1,46 @@
+# Everything a developer or a newcomer types. `make help` lists it.
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PICTURE ?= tests/data/pictures/demo.png
+QUESTION ?= What do you see?
+
+.PHONY: help install demo test verify fmt bench generate clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(VENV)/installed ## make .venv with the commands visionchat and visionchat-operator
+
+$(VENV)/installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; assert (3,11) <= sys.version_info < (3,14), "Python 3.11 to 3.13 is needed (PYTHON=...)"'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[serve,operator,dev]'
+	@touch $@
+
+demo: install ## start the real parts, ask about a picture over HTTP, print the streamed answer, stop
+	$(BIN)/visionchat ask $(PICTURE) "$(QUESTION)" --port 0
+
+test: install ## all tests that CI runs
+	$(BIN)/python -m pytest
+
+verify: install ## style, types, import contracts, generated files
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m visionchat_operator.generate --check
+
+fmt: install ## format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: install ## measure (nothing else should run); prints one table per question
+	$(BIN)/python tests/bench/run.py
+
+generate: install ## write what is generated from the operator's API models
+	$(BIN)/python -m visionchat_operator.generate
+
+clean: ## remove .venv and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

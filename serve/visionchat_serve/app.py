@@ -1,0 +1,108 @@
+"""The Ray Serve application: the HTTP gateway and the model replicas. The only module that knows Ray's decorators.
+
+`build` is what `serve.run` and a Serve config's `import_path: visionchat_serve.app:build` call. Ray imports this
+module on every node, also on those without a model, so nothing heavy is imported at its top.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from ray import serve
+
+from visionchat_serve import cpu
+from visionchat_serve.broker import Broker, BrokerPolicy
+from visionchat_serve.config import Settings
+
+APP_NAME = "visionchat"
+DRAIN = timedelta(seconds=60)  # a replica that is scaled away may finish its answer for this long
+
+
+def connect(settings: Settings) -> Broker:
+    """The broker on the settings' Redis."""
+    from visionchat_serve.redis_broker import RedisBroker
+
+    assert settings.redis_url is not None, "the command line fills in the embedded server's address"
+    policy = BrokerPolicy(
+        lease=timedelta(seconds=settings.lease_seconds),
+        max_attempts=settings.max_attempts,
+        result_ttl=timedelta(seconds=settings.result_ttl_seconds),
+        max_waiting=settings.max_waiting,
+    )
+    return RedisBroker.from_url(settings.redis_url, settings.namespace, policy)
+
+
+@serve.deployment(
+    name="Gateway", num_replicas=1, max_ongoing_requests=2000, ray_actor_options={"num_cpus": 0}
+)
+@serve.ingress()
+class Gateway:
+    """The ingress. Its Model handle is never called: requests go through the queue; it ties the two together."""
+
+    def __init__(self, settings: Settings, model: Any) -> None:
+        self._settings = settings
+
+    def __serve_build_asgi_app__(self) -> Any:
+        from visionchat_serve.gateway import create_app
+
+        return create_app(self._settings, lambda: connect(self._settings))
+
+
+@serve.deployment(
+    name="Model",
+    health_check_period_s=5,
+    health_check_timeout_s=10,
+    graceful_shutdown_timeout_s=DRAIN.total_seconds() + 15,
+)
+class Model:
+    """One replica: one engine with exactly the threads of its `num_cpus`."""
+
+    async def __init__(self, settings: Settings, cpus: int) -> None:
+        cpu.limit_threads(cpus)  # before anything imports numpy or torch
+        from visionchat_serve.replica import Replica
+
+        budget = cpu.available_cpus()
+        self._replica = Replica(
+            load=lambda: _load(settings, cpus),
+            broker=connect(settings),
+            name=serve.get_replica_context().replica_id.unique_id,
+            cpus=budget.cpus,
+            stuck_after=timedelta(seconds=settings.stuck_seconds),
+        )
+        await self._replica.start()
+
+    async def check_health(self) -> None:
+        self._replica.check()
+
+    async def __del__(self) -> None:
+        await self._replica.drain(DRAIN)
+
+
+def _load(settings: Settings, threads: int) -> Any:
+    from visionchat_serve.engines.registry import load_engine
+
+    engine = load_engine(
+        settings.engine,
+        settings.model,
+        dtype=settings.dtype,
+        threads=threads,
+        max_context=settings.max_context,
+    )
+    cpu.assert_threads(threads)
+    return engine
+
+
+def cpus_per_replica(settings: Settings) -> int:
+    """What was asked for, else an even share of the whole CPUs really there."""
+    return settings.cpus or max(1, cpu.available_cpus().whole // max(1, settings.replicas))
+
+
+def build(settings: Settings | dict[str, Any]) -> serve.Application:
+    """The application graph. A dict (from a Serve config's `args`) is checked like any other source."""
+    checked = settings if isinstance(settings, Settings) else Settings.model_validate(settings)
+    cpus = cpus_per_replica(checked)
+    model = Model.options(num_replicas=checked.replicas, ray_actor_options={"num_cpus": cpus}).bind(
+        checked, cpus
+    )
+    return Gateway.bind(checked, model)

@@ -1,0 +1,205 @@
+"""The command `visionchat`: `serve` runs everything on this machine, `ask` puts a question about a picture.
+
+Exit codes: 0 done, 1 the product failed (the reason on stderr), 2 wrong use, 130 stopped by Ctrl-C before ready.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from visionchat_serve import __version__
+from visionchat_serve.config import Settings, load_settings
+from visionchat_serve.errors import ConfigError, VisionChatError
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = _parser().parse_args(argv)
+    try:
+        code: int = args.run(args)
+        return code
+    except VisionChatError as error:
+        print(f"visionchat: {error.message}", file=sys.stderr)
+        return 2 if isinstance(error, ConfigError) else 1
+    except _Stopped as stopped:
+        print(f"visionchat: stopped by {stopped}", file=sys.stderr)
+        return stopped.exit_code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "visionchat", description="Chat about pictures with a model on ordinary CPUs."
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    serve = commands.add_parser("serve", help="run queue, model and HTTP API on this machine")
+    _add_settings(serve)
+    serve.set_defaults(run=_serve)
+
+    ask = commands.add_parser(
+        "ask", help="ask about a picture; starts a server for the question if none answers"
+    )
+    ask.add_argument("pictures", nargs="+", type=Path, metavar="PICTURE", help="one or more picture files")
+    ask.add_argument("question", help="what to ask, in quotes")
+    ask.add_argument("--url", default=None, help=f"the server to ask (default {DEFAULT_URL}, else start one)")
+    ask.add_argument("--api-key", default=None, help="sent as a bearer token")
+    ask.add_argument("--max-tokens", type=int, default=None)
+    ask.add_argument("--temperature", type=float, default=None)
+    ask.add_argument("--seed", type=int, default=None)
+    _add_settings(ask.add_argument_group("if a server has to be started"))
+    ask.set_defaults(run=_ask)
+    return parser
+
+
+def _add_settings(parser: Any) -> None:
+    """The settings that people change by hand; all others by file or environment."""
+    parser.add_argument("--config", type=Path, metavar="YAML", help="settings file")
+    parser.add_argument("--model", help="`tiny` or a folder with a Qwen3-VL checkpoint")
+    parser.add_argument(
+        "--redis", dest="redis_url", metavar="URL", help="use this Redis, not an embedded one"
+    )
+    parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
+    parser.add_argument("--port", type=int, help="port to listen on (default 8000; 0: any free one)")
+    parser.add_argument("--replicas", type=int, help="model replicas (default 1)")
+    parser.add_argument("--cpus", type=int, help="whole CPUs of a replica (default: all, shared evenly)")
+    parser.add_argument("--engine", choices=_choices("engine"))
+    parser.add_argument("--dtype", choices=_choices("dtype"))
+    parser.add_argument("--data-dir", type=Path, help="where the embedded Redis keeps its data")
+
+
+def _choices(field: str) -> tuple[str, ...]:
+    annotation: Any = Settings.model_fields[field].annotation
+    choices: tuple[str, ...] = annotation.__args__
+    return choices
+
+
+def _settings(args: argparse.Namespace) -> Settings:
+    flags = {key: value for key, value in vars(args).items() if key in Settings.model_fields}
+    settings = load_settings(args.config, flags=flags)
+    _check(settings)
+    return settings
+
+
+def _check(settings: Settings) -> None:
+    """Whatever is wrong with the settings is said now, not by a replica that dies in the background."""
+    from visionchat_serve import cpu
+    from visionchat_serve.engines.registry import check_checkpoint
+
+    check_checkpoint(settings.model)
+    there = cpu.available_cpus().whole
+    if settings.cpus is not None and settings.cpus * settings.replicas > there:
+        asked = f"{settings.replicas} x {settings.cpus} CPUs"
+        raise ConfigError(f"{asked} were asked for, but {there} are there; lower --cpus or --replicas")
+
+
+def _serve(args: argparse.Namespace) -> int:
+    settings = _settings(args)
+    from visionchat_serve.local import serving
+
+    with _StopSignals() as signals, serving(settings, _say):
+        signals.wait()
+    return 0
+
+
+def _ask(args: argparse.Namespace) -> int:
+    from visionchat_serve import client
+
+    for picture in args.pictures:
+        if not picture.is_file():
+            raise ConfigError(f"there is no picture at {picture}")
+    if args.url is not None or client.is_up(DEFAULT_URL):
+        return _print_answer(args, args.url or DEFAULT_URL)
+    _say("no server answers; starting one for this question (`visionchat serve` keeps one running)")
+    if args.port is None:
+        args.port = 0
+    settings = _settings(args)
+    from visionchat_serve.local import serving
+
+    with _StopSignals(), serving(settings, _say) as url:
+        return _print_answer(args, url)
+
+
+def _print_answer(args: argparse.Namespace, url: str) -> int:
+    from visionchat_serve import client
+
+    sampling = {k: v for k in ("max_tokens", "temperature", "seed") if (v := getattr(args, k)) is not None}
+    timing = client.Timing()
+    for text in client.ask(url, args.pictures, args.question, timing, api_key=args.api_key, **sampling):
+        print(text, end="", flush=True)
+    print(flush=True)
+    _say(_describe(timing))
+    return 0
+
+
+def _describe(timing: Any) -> str:
+    if timing.first_token is None:
+        return "the answer is empty"
+    speed = timing.tokens_per_second
+    later = f", then {speed:.1f} tokens/s" if speed is not None else ""
+    return f"first token after {timing.first_token * 1000:.0f} ms{later} ({timing.tokens} tokens)"
+
+
+def _say(text: str) -> None:
+    print(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr, flush=True)
+
+
+class _Stopped(BaseException):
+    """Ctrl-C or SIGTERM before there was a server to stop; unwinds whatever was being started."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.exit_code = 128 + number
+
+
+class _StopSignals:
+    """SIGINT and SIGTERM as one clean stop: while `wait`ing they end the wait, at any other time they unwind.
+
+    Once the stop has begun, further ones are ignored, so that an impatient second Ctrl-C orphans nothing.
+    """
+
+    def __init__(self) -> None:
+        self._asked = False
+        self._waiting = False
+        self._pipe = os.pipe()  # a handler may only do what is safe anywhere: it writes one byte
+
+    def __enter__(self) -> _StopSignals:
+        self._install()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for end in self._pipe:
+            os.close(end)
+
+    def wait(self) -> None:
+        self._install()  # Ray replaces the handlers while it starts
+        self._waiting = True
+        if not self._asked:
+            os.read(self._pipe[0], 1)
+
+    def _install(self) -> None:
+        signal.signal(signal.SIGINT, self._on_signal)
+        signal.signal(signal.SIGTERM, self._on_signal)
+
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
+        if self._asked:
+            return
+        self._asked = True
+        if not self._waiting:
+            raise _Stopped(number)
+        os.write(self._pipe[1], b"x")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,148 @@
+"""One thread that owns one engine, and the only way to talk to it from an event loop.
+
+Models compute for seconds at a time; here they do so off the loop, always in the same thread (OpenMP keeps a team
+of workers per calling thread, so a second one would double the threads). The loop side calls `add` and `abort`;
+outputs come back through `on_output` inside the loop. Knows no queue and no job, only engine requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from datetime import timedelta
+
+from visionchat_serve.engines.protocol import Engine, EngineOutput, EngineRequest
+from visionchat_serve.errors import EngineFailure, VisionChatError
+from visionchat_serve.messages import Usage
+
+log = logging.getLogger(__name__)
+
+OnOutput = Callable[[EngineOutput, VisionChatError | None], None]
+
+
+class EngineThread:
+    """Loads, warms and runs an engine until `stop`. `on_output(output, error)` is called in `loop`, in order.
+
+    An error comes with a last output (`finish="error"`). An engine that raises in `step` is broken: all its
+    requests end with `EngineFailure`, `failure` is set, and nothing more is accepted.
+    """
+
+    def __init__(
+        self, load: Callable[[], Engine], on_output: OnOutput, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.failure: BaseException | None = None
+        self._load = load
+        self._ready: asyncio.Future[Engine] = loop.create_future()
+        self._on_output = on_output
+        self._loop = loop
+        self._inbox: deque[EngineRequest | str] = deque()  # a str is an id to abort
+        self._wake = threading.Condition()
+        self._stopping = False
+        self._step_began: float | None = None
+        self._open: set[str] = set()
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+
+    async def start(self) -> Engine:
+        """Load and warm the engine in its thread; raises what went wrong there."""
+        self._thread.start()
+        return await self._ready
+
+    def add(self, request: EngineRequest) -> None:
+        self._post(request)
+
+    def abort(self, request_id: str) -> None:
+        self._post(request_id)
+
+    def stop(self) -> None:
+        """Ask the thread to end after the step it is in; `join` waits for it."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+
+    def join(self, timeout: timedelta) -> bool:
+        """True when the thread has ended."""
+        self._thread.join(timeout.total_seconds())
+        return not self._thread.is_alive()
+
+    def stuck_for(self) -> timedelta:
+        """How long the present step has been running."""
+        began = self._step_began
+        return timedelta(seconds=time.monotonic() - began) if began is not None else timedelta(0)
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive() and self.failure is None
+
+    def _post(self, item: EngineRequest | str) -> None:
+        with self._wake:
+            self._inbox.append(item)
+            self._wake.notify()
+
+    def _run(self) -> None:
+        try:
+            self._engine = self._load()
+            self._engine.warm_up()
+        except BaseException as error:  # carried over to whoever awaits `start`
+            self.failure = error
+            self._loop.call_soon_threadsafe(self._ready.set_exception, error)
+            return
+        self._loop.call_soon_threadsafe(self._ready.set_result, self._engine)
+        try:
+            self._work()
+        except Exception as error:  # the thread's last words: whoever waits for an answer must hear of it
+            log.exception("the engine failed")
+            self._fail(error)
+
+    def _work(self) -> None:
+        while self._take_inbox():
+            self._step_began = time.monotonic()
+            outputs = self._engine.step()
+            self._step_began = None
+            if outputs:
+                self._deliver([(output, None) for output in outputs])
+        self._engine.close()
+
+    def _take_inbox(self) -> bool:
+        """Wait for work, hand what arrived to the engine; False when it is time to stop."""
+        with self._wake:
+            self._wake.wait_for(lambda: self._stopping or self._inbox or self._engine.has_work)
+            items = list(self._inbox)
+            self._inbox.clear()
+            if self._stopping:
+                return False
+        for item in items:
+            self._abort(item) if isinstance(item, str) else self._add(item)
+        return True
+
+    def _abort(self, request_id: str) -> None:
+        self._engine.abort(request_id)
+        self._open.discard(request_id)
+
+    def _add(self, request: EngineRequest) -> None:
+        try:
+            self._engine.add(request)
+            self._open.add(request.id)
+        except VisionChatError as error:
+            self._deliver([(EngineOutput(request.id, "", Usage(), "error"), error)])
+
+    def _fail(self, error: Exception) -> None:
+        self.failure = error
+        with self._wake:
+            waiting = {item.id for item in self._inbox if isinstance(item, EngineRequest)}
+        message = "the model failed while answering; the replica restarts, ask again"
+        failed = [EngineOutput(i, "", Usage(), "error") for i in sorted(self._open | waiting)]
+        self._deliver([(output, EngineFailure(message)) for output in failed])
+
+    def _deliver(self, results: list[tuple[EngineOutput, VisionChatError | None]]) -> None:
+        for output, _ in results:
+            if output.finish is not None:
+                self._open.discard(output.request_id)
+        self._loop.call_soon_threadsafe(self._hand_out, results)
+
+    def _hand_out(self, results: list[tuple[EngineOutput, VisionChatError | None]]) -> None:
+        for output, error in results:
+            self._on_output(output, error)

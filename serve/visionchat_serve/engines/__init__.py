@@ -1,0 +1,1 @@
+"""Engines turn a chat about pictures into text. One protocol (`protocol`), one engine per module."""

@@ -1,0 +1,112 @@
+"""Every error a caller can meet, as one tree.
+
+    VisionChatError
+    ├── InvalidRequest            400  the request cannot be understood or is not supported
+    │   ├── ContextTooLong        400  prompt and answer do not fit the model's context
+    │   ├── RequestTooLarge       413  the body is over the limit
+    │   └── ImageError            400  the picture cannot be used
+    │       ├── ImageTooLarge     413  too many bytes or pixels
+    │       ├── ImageTypeRefused  415  not a picture, or of a type that is not accepted
+    │       └── ImageUnreadable   422  a picture, but truncated, empty or damaged
+    ├── NotFound                  404  no such model, job or page
+    ├── QueueFull                 429  come back after `retry_after`
+    ├── Unavailable               503  the queue or the model cannot be reached just now
+    ├── ReplicaLost               502  the replica died and the answer could not be continued
+    ├── JobTimedOut               504  the job's deadline passed
+    ├── EngineFailure             500  the model failed; the fault is ours
+    └── ConfigError                    a setting is wrong (raised at start, never over HTTP)
+
+Each class carries what OpenAI's error form needs (`status`, `type`, `code`), so that the gateway has one
+handler for all of them. This module knows nothing of HTTP frameworks, queues or engines.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+
+class VisionChatError(Exception):
+    """Base of the tree. `message` says what is wrong and what to do about it."""
+
+    status = 500
+    type = "server_error"
+    code = "internal_error"
+
+    def __init__(
+        self, message: str, *, param: str | None = None, retry_after: timedelta | None = None
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.retry_after = retry_after
+
+    def body(self) -> dict[str, Any]:
+        """OpenAI's error form: `{"error": {"message", "type", "param", "code"}}`."""
+        return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
+
+
+class InvalidRequest(VisionChatError):
+    status, type, code = 400, "invalid_request_error", "invalid_request"
+
+
+class ContextTooLong(InvalidRequest):
+    code = "context_length_exceeded"
+
+
+class RequestTooLarge(InvalidRequest):
+    status, code = 413, "request_too_large"
+
+
+class ImageError(InvalidRequest):
+    code = "invalid_image"
+
+
+class ImageTooLarge(ImageError):
+    status, code = 413, "image_too_large"
+
+
+class ImageTypeRefused(ImageError):
+    status, code = 415, "unsupported_image_type"
+
+
+class ImageUnreadable(ImageError):
+    status, code = 422, "image_unreadable"
+
+
+class NotFound(VisionChatError):
+    status, type, code = 404, "invalid_request_error", "not_found"
+
+
+class QueueFull(VisionChatError):
+    status, type, code = 429, "rate_limit_error", "queue_full"
+
+
+class Unavailable(VisionChatError):
+    status, type, code = 503, "server_error", "service_unavailable"
+
+
+class ReplicaLost(VisionChatError):
+    status, type, code = 502, "server_error", "replica_lost"
+
+
+class JobTimedOut(VisionChatError):
+    status, type, code = 504, "server_error", "timeout"
+
+
+class EngineFailure(VisionChatError):
+    status, type, code = 500, "server_error", "engine_failure"
+
+
+class ConfigError(VisionChatError):
+    type, code = "config_error", "invalid_config"
+
+
+def _tree(base: type[VisionChatError]) -> list[type[VisionChatError]]:
+    return [base] + [c for sub in base.__subclasses__() for c in _tree(sub)]
+
+
+def from_code(code: str, message: str) -> VisionChatError:
+    """The error that a replica named by `code` on the queue; an unknown code is an `EngineFailure`."""
+    by_code = {cls.code: cls for cls in _tree(VisionChatError)}
+    return by_code.get(code, EngineFailure)(message)

@@ -1,0 +1,111 @@
+"""One question and its answer as the gateway sees them: submit, follow, and cancel when the client leaves.
+
+Both forms of the API, streamed and whole, go through here, so that there is one place where an answer can end:
+by its `Finish`, by an error, by its deadline, or by the client going away (then the job is cancelled, and the
+replica stops within a token). Knows the broker, not HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
+from datetime import timedelta
+from typing import TypeVar
+
+from visionchat_serve.answer import Answer
+from visionchat_serve.broker import Broker
+from visionchat_serve.errors import JobTimedOut, Unavailable
+from visionchat_serve.messages import ChatJob, Finish
+
+T = TypeVar("T")
+
+GRACE = timedelta(
+    seconds=5
+)  # past its deadline a job is ended by its replica; past this as well, by the gateway
+
+
+class Exchange:
+    """`submitted_at`, `first_text_at` and `last_text_at` are `time.monotonic()` seconds, for metrics."""
+
+    def __init__(self, broker: Broker, job: ChatJob) -> None:
+        self.job = job
+        self.submitted_at = time.monotonic()
+        self.first_text_at: float | None = None
+        self.last_text_at: float | None = None
+        self._broker = broker
+        self._answer = Answer()
+
+    @property
+    def text(self) -> str:
+        """The answer so far."""
+        return self._answer.text
+
+    @property
+    def finish(self) -> Finish:
+        """How the answer ended; only after `deltas` was read to its end."""
+        assert self._answer.finish is not None
+        return self._answer.finish
+
+    async def submit(self, images: Sequence[bytes]) -> None:
+        await self._broker.submit(self.job, images)
+
+    async def deltas(self, pause: timedelta) -> AsyncGenerator[str | None, None]:
+        """New text as it comes, None after each `pause` without any. Raises what ended the job, if not well."""
+        events = self._broker.events(self.job.id)
+        try:
+            async with aclosing(with_pauses(events, pause)) as paced:
+                async for event in paced:
+                    text = self._answer.feed(event) if event is not None else None
+                    if text:
+                        self._note_text()
+                    if text or event is None:
+                        yield text
+                    self._check_deadline()
+        finally:
+            if self._answer.finish is None:
+                await self._cancel()
+
+    def _note_text(self) -> None:
+        self.last_text_at = time.monotonic()
+        self.first_text_at = self.first_text_at or self.last_text_at
+
+    def _check_deadline(self) -> None:
+        if self._answer.finish is None and time.time() > self.job.deadline_at + GRACE.total_seconds():
+            raise JobTimedOut("no replica answered before the request's deadline; ask again later")
+
+    async def _cancel(self) -> None:
+        # Shielded: in a request that is itself being cancelled, a plain await here would be cancelled too.
+        await asyncio.shield(asyncio.ensure_future(self._try_cancel()))
+
+    async def _try_cancel(self) -> None:
+        try:
+            await self._broker.cancel(self.job.id)
+        except Unavailable:
+            return  # the queue is away; the job's deadline ends it
+
+
+async def with_pauses(source: AsyncIterator[T], pause: timedelta) -> AsyncGenerator[T | None, None]:
+    """The items of `source`, and None whenever `pause` passes without one."""
+    pending: asyncio.Future[T] | None = None
+    try:
+        while True:
+            if pending is None:
+                pending = asyncio.ensure_future(anext(source))  # type: ignore[arg-type]
+            done, _ = await asyncio.wait({pending}, timeout=pause.total_seconds())
+            if not done:
+                yield None
+                continue
+            finished, pending = pending, None
+            try:
+                item = finished.result()
+            except StopAsyncIteration:
+                return
+            yield item
+    finally:
+        if pending is not None:
+            pending.cancel()
+            await asyncio.gather(pending, return_exceptions=True)
+        if isinstance(source, AsyncGenerator):
+            await source.aclose()

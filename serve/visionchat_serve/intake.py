@@ -1,0 +1,92 @@
+"""From the bytes of a chat request to a job: parse, check every picture, shrink it. Before the queue, off the loop.
+
+All of it is plain computation, so the gateway runs it in a small thread pool. Whatever is wrong with a request is
+found here and raised as one of `errors`, with the place in the body as `param`.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+
+from visionchat_serve.config import Settings
+from visionchat_serve.errors import ImageError, InvalidRequest, NotFound, VisionChatError
+from visionchat_serve.images import ImageLimits, decode_data_url, normalise
+from visionchat_serve.messages import ChatJob, ImagePart, Message, Role, SamplingParams, TextPart
+from visionchat_serve.schemas import ChatCompletionRequest, ChatMessage, ImageUrl, parse_request
+
+
+def read_request(body: bytes, settings: Settings) -> tuple[ChatCompletionRequest, ChatJob, tuple[bytes, ...]]:
+    """The request as it was asked, the job, and the job's pictures as PNG or JPEG."""
+    request = parse_request(body)
+    if request.model != settings.served_name:
+        raise NotFound(
+            f"the model {request.model!r} does not exist here; use {settings.served_name!r}", param="model"
+        )
+    limits = image_limits(settings)
+    images: list[bytes] = []
+    messages = tuple(
+        _message(message, f"messages.{at}", images, settings, limits)
+        for at, message in enumerate(request.messages)
+    )
+    now = time.time()
+    job = ChatJob(
+        id=f"chatcmpl-{uuid.uuid4().hex}",
+        messages=messages,
+        sampling=_sampling(request, settings),
+        model=request.model,
+        image_count=len(images),
+        created_at=now,
+        deadline_at=now + settings.request_timeout_seconds,
+    )
+    return request, job, tuple(images)
+
+
+def image_limits(settings: Settings) -> ImageLimits:
+    return ImageLimits(
+        max_bytes=settings.image_max_bytes,
+        max_pixels=settings.image_max_pixels,
+        auto_side=settings.image_side,
+    )
+
+
+def _message(
+    message: ChatMessage, where: str, images: list[bytes], settings: Settings, limits: ImageLimits
+) -> Message:
+    role: Role = "system" if message.role == "developer" else message.role
+    parts: list[TextPart | ImagePart] = []
+    for at, content in enumerate(message.content):
+        if content.type == "text":
+            parts.append(TextPart(content.text))
+            continue
+        if role != "user":
+            raise InvalidRequest(f"{where}: only user messages may hold pictures", param=where)
+        if len(images) >= settings.max_images:
+            raise InvalidRequest(f"{where}: at most {settings.max_images} pictures a request", param=where)
+        images.append(_picture(content.image_url, f"{where}.content.{at}.image_url", limits))
+        parts.append(ImagePart(len(images) - 1))
+    return Message(role, tuple(parts))
+
+
+def _picture(image: ImageUrl, where: str, limits: ImageLimits) -> bytes:
+    try:
+        data, declared_type = decode_data_url(image.url, limits)
+        return normalise(data, detail=image.detail, declared_type=declared_type, limits=limits).data
+    except ImageError as error:
+        raise _at(error, where) from error
+
+
+def _at(error: ImageError, where: str) -> VisionChatError:
+    return type(error)(f"{where}: {error.message}", param=where)
+
+
+def _sampling(request: ChatCompletionRequest, settings: Settings) -> SamplingParams:
+    return SamplingParams(
+        max_tokens=request.max_completion_tokens or request.max_tokens or settings.default_max_tokens,
+        temperature=request.temperature,
+        top_p=request.top_p,
+        top_k=request.top_k,
+        seed=request.seed,
+        repetition_penalty=request.repetition_penalty,
+        stop=request.stops,
+    )

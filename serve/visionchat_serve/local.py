@@ -1,0 +1,131 @@
+"""The whole product on one machine: embedded Redis, a local Ray, the Serve application. Used by the command line.
+
+Starts the parts in order, says what it is doing, and stops them in reverse order, leaving no process behind.
+Everything listens on loopback or on a private socket; Ray's own ports ask for a token made up at each start.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from visionchat_serve.config import Settings
+from visionchat_serve.errors import ConfigError, VisionChatError
+
+Say = Callable[[str], None]
+
+OBJECT_STORE_BYTES = 80_000_000  # Ray's smallest; nothing of ours goes through it
+
+
+@contextmanager
+def serving(settings: Settings, say: Say) -> Iterator[str]:
+    """Run everything while the block runs; yields the base URL."""
+    began = time.monotonic()
+    with ExitStack() as stack:
+        settings = _with_port(_with_redis(settings, stack, say))
+        stack.enter_context(_ray(settings, say))
+        stack.enter_context(_application(settings, say))
+        url = f"http://{_reachable(settings.host)}:{settings.port}"
+        say(f"ready in {time.monotonic() - began:.1f} s: {url}  (API description: {url}/docs)")
+        yield url
+        say("stopping: running answers are finished first")
+    say("stopped")
+
+
+def default_data_dir() -> Path:
+    """`$XDG_DATA_HOME/visionchat`, by default `~/.local/share/visionchat`."""
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "visionchat"
+
+
+def _with_redis(settings: Settings, stack: ExitStack, say: Say) -> Settings:
+    if settings.redis_url is not None:
+        say("queue: the Redis that was given")
+        return settings
+    from visionchat_serve.redis_server import EmbeddedRedis
+
+    data_dir = settings.data_dir or default_data_dir()
+    server = stack.enter_context(EmbeddedRedis(data_dir))
+    say(f"queue: embedded Redis, data in {data_dir}")
+    return settings.model_copy(update={"redis_url": server.url})
+
+
+def _with_port(settings: Settings) -> Settings:
+    """Fail before the slow parts start when the port is taken; choose one when 0 was asked for."""
+    with socket.socket(socket.AF_INET6 if ":" in settings.host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((settings.host, settings.port))
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen on {settings.host}:{settings.port} ({error.strerror}); choose another with --port"
+            ) from error
+        return settings.model_copy(update={"port": probe.getsockname()[1]})
+
+
+def _reachable(host: str) -> str:
+    name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"[{name}]" if ":" in name else name
+
+
+@contextmanager
+def _ray(settings: Settings, say: Say) -> Iterator[None]:
+    say("starting Ray")
+    os.environ.update(_ray_environment())
+    import ray
+
+    from visionchat_serve.app import cpus_per_replica
+
+    ray.init(
+        address="local",
+        num_cpus=cpus_per_replica(settings) * settings.replicas,
+        num_gpus=0,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="ERROR",
+        object_store_memory=OBJECT_STORE_BYTES,
+        _node_ip_address="127.0.0.1",
+    )
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _ray_environment() -> dict[str, str]:
+    return {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_worker_niceness": "0",  # Ray's default of 15 lets anything on the machine preempt the model
+    }
+
+
+@contextmanager
+def _application(settings: Settings, say: Say) -> Iterator[None]:
+    from ray import serve
+
+    from visionchat_serve.app import APP_NAME, build
+
+    say(f"loading the model {settings.served_name} ({settings.replicas} x {_cpus(settings)} CPU)")
+    quiet: dict[str, Any] = {"log_level": "WARNING", "enable_access_log": False}
+    serve.start(http_options={"host": settings.host, "port": settings.port}, logging_config=quiet)
+    try:
+        try:
+            serve.run(build(settings), name=APP_NAME, logging_config=quiet)
+        except RuntimeError as error:
+            raise VisionChatError(f"the application did not start: {error}") from error
+        yield
+    finally:
+        serve.shutdown()
+
+
+def _cpus(settings: Settings) -> int:
+    from visionchat_serve.app import cpus_per_replica
+
+    return cpus_per_replica(settings)

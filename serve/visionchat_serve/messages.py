@@ -1,0 +1,169 @@
+"""What travels through the queue: jobs, claims, pieces of answers and their ends.
+
+Frozen values with a JSON form. The gateway writes `ChatJob`, a replica claims it as `Claim` and answers with
+`TokenChunk`s and one `Finish`. Pictures travel beside the job, as already normalised PNG or JPEG bytes.
+This module knows no broker, no HTTP and no model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Literal, TypeVar
+
+from pydantic import TypeAdapter
+
+Role = Literal["system", "user", "assistant"]
+FinishReason = Literal["stop", "length", "cancelled", "error"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class TextPart:
+    """A piece of text inside a message."""
+
+    text: str
+    kind: Literal["text"] = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class ImagePart:
+    """A picture inside a message: `index` counts the job's pictures from 0 in order of appearance."""
+
+    index: int
+    kind: Literal["image"] = "image"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of the conversation; the order of its parts is the order the model sees."""
+
+    role: Role
+    parts: tuple[TextPart | ImagePart, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How to choose tokens. None means: as the model's own `generation_config.json` says.
+
+    `temperature` 0 is greedy. `top_k` 0 and `top_p` 1 are off. `seed` makes a sampled answer repeatable.
+    `stop` strings end the answer and are not part of it.
+    """
+
+    max_tokens: int = 256
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    seed: int | None = None
+    repetition_penalty: float | None = None
+    stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ChatJob:
+    """One question to the model. `created_at` and `deadline_at` are seconds since the epoch."""
+
+    id: str
+    messages: tuple[Message, ...]
+    sampling: SamplingParams
+    model: str
+    image_count: int
+    created_at: float
+    deadline_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A job leased to one replica. `attempt` (from 1) fences: writes of an older attempt are refused."""
+
+    job: ChatJob
+    images: tuple[bytes, ...]
+    attempt: int
+    entry_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts in OpenAI's sense; `image_tokens` is the part of `prompt_tokens` that pictures took."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    image_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TokenChunk:
+    """Text of one or more tokens. `index` counts the chunks of one attempt from 0."""
+
+    job_id: str
+    attempt: int
+    index: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The end of a job. With reason "error", `error_code` is an `errors` code and `message` is for people."""
+
+    reason: FinishReason
+    usage: Usage = field(default_factory=Usage)
+    error_code: str | None = None
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobEvent:
+    """One entry of a job's result stream: a chunk of text or the end. `id` is its place, to resume after."""
+
+    id: str
+    attempt: int
+    value: TokenChunk | Finish
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLoad:
+    """The queue at one moment, in jobs. `backlog` is what is not yet answered."""
+
+    waiting: int
+    leased: int
+    delayed: int = 0
+
+    @property
+    def backlog(self) -> int:
+        return self.waiting + self.leased + self.delayed
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaReport:
+    """What a ready replica says of itself every few seconds; it vanishes soon after the replica does.
+
+    `cpus` are the logical CPUs it may really run on, `threads` what its engine uses.
+    """
+
+    replica: str
+    engine: str
+    model: str
+    dtype: str
+    revision: str
+    threads: int
+    cpus: tuple[int, ...]
+    max_context: int
+    max_running: int
+    loaded_at: float
+
+
+@cache
+def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def encode(value: Any) -> bytes:
+    """JSON of one of the dataclasses above."""
+    return _adapter(type(value)).dump_json(value)
+
+
+def decode(kind: type[T], data: bytes | str) -> T:
+    """The inverse of `encode`; raises pydantic's ValidationError on foreign data."""
+    result: T = _adapter(kind).validate_json(data)
+    return result

@@ -1,0 +1,270 @@
+"""A model replica: claims jobs from the queue, has its engine answer them, sends the text back.
+
+    claim  -> the engine thread -> outbox of the job -> publish (first token at once, then every 50 ms) -> finish
+    renew  -> every third of a lease, for all running jobs together
+
+It claims no more jobs than the engine can run at once, so what waits waits in the queue, in order, where others can
+take it. Knows neither HTTP nor Ray; `app` wraps it in a Ray Serve deployment, tests run it bare.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TypeVar
+
+from visionchat_serve.broker import Broker, LeaseState
+from visionchat_serve.engine_thread import EngineThread
+from visionchat_serve.engines.protocol import Engine, EngineOutput, EngineRequest
+from visionchat_serve.errors import EngineFailure, Unavailable, VisionChatError
+from visionchat_serve.messages import Claim, Finish, ReplicaReport, Usage
+
+log = logging.getLogger(__name__)
+
+BATCH = timedelta(milliseconds=50)  # text is gathered this long before it is sent on
+BLOCK = timedelta(seconds=1)  # one wait for a job
+RETRY = timedelta(milliseconds=250)  # pause before the queue is tried again after it went away
+REPORT = timedelta(seconds=2)  # a replica says this often that it is there
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class _Running:
+    """A claimed job while the engine works on it."""
+
+    claim: Claim
+    outbox: asyncio.Queue[tuple[EngineOutput, VisionChatError | None]] = field(default_factory=asyncio.Queue)
+    usage: Usage = field(default_factory=Usage)
+    delivery: asyncio.Task[None] | None = None
+
+
+class Replica:
+    """`start` loads the engine and begins to work; `drain` finishes the running jobs, then ends.
+
+    `load` makes the engine, in the thread that will run it; `name` is unique among replicas; `cpus` are the
+    logical CPUs this process may run on, for the report.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[], Engine],
+        broker: Broker,
+        name: str,
+        cpus: tuple[int, ...],
+        stuck_after: timedelta = timedelta(minutes=3),
+    ) -> None:
+        self._name = name
+        self._cpus = cpus
+        self._broker = broker
+        self._stuck_after = stuck_after
+        self._running: dict[str, _Running] = {}
+        self._deliveries: set[asyncio.Task[None]] = (
+            set()
+        )  # outlive `_running`: the last words are still to be sent
+        self._slot_free = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._thread = EngineThread(load, self._on_output, asyncio.get_running_loop())
+        self._loops: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Load and warm the engine, then claim. Raises what the engine raised."""
+        self._engine = await self._thread.start()
+        self._report = _report_of(self._engine, self._name, self._cpus)
+        self._loops = [
+            asyncio.create_task(loop(), name=loop.__name__)
+            for loop in (self._claim_loop, self._renew_loop, self._report_loop)
+        ]
+
+    async def drain(self, patience: timedelta) -> None:
+        """Claim nothing more, finish what runs, give back what is not done after `patience`, then end."""
+        self._stopping.set()
+        if self._deliveries:
+            await asyncio.wait(set(self._deliveries), timeout=patience.total_seconds())
+        tasks = [*self._loops, *self._deliveries]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._thread.stop()
+        await asyncio.to_thread(self._thread.join, timedelta(seconds=10))
+        try:
+            for running in self._running.values():
+                await self._broker.release(running.claim)
+            await self._broker.leave(self._name)
+        except Unavailable as error:
+            log.warning("left without a word, the leases will expire: %s", error)
+
+    def check(self) -> None:
+        """Raise `EngineFailure` when this replica cannot work any more and must be restarted."""
+        if not self._thread.alive:
+            raise EngineFailure("the engine thread has ended")
+        if self._thread.stuck_for() > self._stuck_after:
+            raise EngineFailure(f"one model step has taken longer than {self._stuck_after}")
+        for task in self._loops:
+            if task.done() and not self._stopping.is_set():
+                raise EngineFailure(f"the replica's {task.get_name()} has ended")
+
+    # --- from the queue to the engine ---
+
+    async def _claim_loop(self) -> None:
+        while not self._stopping.is_set() and self._thread.failure is None:
+            room = self._engine.max_running - len(self._running)
+            if room <= 0:
+                self._slot_free.clear()
+                await self._slot_free.wait()
+                continue
+            for claim in await self._until_queue_answers(lambda: self._broker.claim(self._name, room, BLOCK)):
+                await self._start_job(claim)
+
+    async def _start_job(self, claim: Claim) -> None:
+        if self._stopping.is_set():
+            await self._broker.release(claim)
+            return
+        running = self._running[claim.job.id] = _Running(claim)
+        job = claim.job
+        self._thread.add(EngineRequest(job.id, job.messages, claim.images, job.sampling))
+        running.delivery = asyncio.create_task(self._deliver(running))
+        self._deliveries.add(running.delivery)
+        running.delivery.add_done_callback(self._deliveries.discard)
+
+    def _on_output(self, output: EngineOutput, error: VisionChatError | None) -> None:
+        running = self._running.get(output.request_id)
+        if running is not None:
+            running.outbox.put_nowait((output, error))
+
+    # --- from the engine to the result stream ---
+
+    async def _deliver(self, running: _Running) -> None:
+        """Send one job's text on until it ends. Text is gathered for BATCH, except the first piece."""
+        claim = running.claim
+        index, sent_at = 0, float("-inf")
+        while True:
+            text, last, error = await self._gather(running, until=sent_at + BATCH.total_seconds())
+            if text:
+                state = await self._until_queue_answers(lambda: self._broker.publish(claim, index, text))
+                index, sent_at = index + 1, time.monotonic()
+                if state is not LeaseState.HELD:
+                    await self._give_up(running, state)
+                    return
+            if last is not None:
+                finish = _finish_of(last, error)
+                self._free(running)
+                await self._until_queue_answers(lambda: self._broker.finish(claim, finish))
+                return
+            if time.time() > claim.job.deadline_at:
+                await self._time_out(running)
+                return
+
+    async def _gather(
+        self, running: _Running, until: float
+    ) -> tuple[str, EngineOutput | None, VisionChatError | None]:
+        """Text that comes until `until` (monotonic seconds), at least one output; and the last output if it came."""
+        pieces: list[str] = []
+        while True:
+            output, error = await self._next_output(running, None if not pieces else until)
+            if output is None:
+                return "".join(pieces), None, None
+            running.usage = output.usage
+            pieces.append(output.text)
+            if output.finish is not None:
+                return "".join(pieces), output, error
+            if time.monotonic() >= until and running.outbox.empty():
+                return "".join(pieces), None, None
+
+    async def _next_output(
+        self, running: _Running, until: float | None
+    ) -> tuple[EngineOutput | None, VisionChatError | None]:
+        if until is None or not running.outbox.empty():
+            return await running.outbox.get()
+        try:
+            async with asyncio.timeout(max(0.0, until - time.monotonic())):
+                return await running.outbox.get()
+        except TimeoutError:
+            return None, None
+
+    async def _give_up(self, running: _Running, state: LeaseState) -> None:
+        """The client left, or another replica has the job: stop the engine and free the slot."""
+        self._thread.abort(running.claim.job.id)
+        self._free(running)
+        if state is LeaseState.CANCELLED:
+            finish = Finish("cancelled", running.usage, message="the client went away")
+            await self._until_queue_answers(lambda: self._broker.finish(running.claim, finish))
+        log.info("job %s stopped: %s", running.claim.job.id, state.value)
+
+    async def _time_out(self, running: _Running) -> None:
+        self._thread.abort(running.claim.job.id)
+        self._free(running)
+        finish = Finish(
+            "error", running.usage, "timeout", "the request's deadline passed while it was answered"
+        )
+        await self._until_queue_answers(lambda: self._broker.finish(running.claim, finish))
+
+    def _free(self, running: _Running) -> None:
+        self._running.pop(running.claim.job.id, None)
+        self._slot_free.set()
+
+    # --- leases and presence ---
+
+    async def _renew_loop(self) -> None:
+        every = self._broker.policy.lease.total_seconds() / 3
+        while True:
+            await asyncio.sleep(every)
+            running = list(self._running.values())
+            if running:
+                await self._renew(running)
+
+    async def _renew(self, running: list[_Running]) -> None:
+        try:
+            states = await self._broker.renew(self._name, [r.claim for r in running])
+        except Unavailable as error:
+            log.warning("leases not renewed, trying again: %s", error)
+            return
+        for one, state in zip(running, states, strict=True):
+            if state is not LeaseState.HELD and one.claim.job.id in self._running:
+                assert one.delivery is not None
+                one.delivery.cancel()
+                await self._give_up(one, state)
+
+    async def _report_loop(self) -> None:
+        while True:
+            try:
+                await self._broker.report(self._report, ttl=REPORT * 5)
+            except Unavailable as error:
+                log.warning("presence not reported, trying again: %s", error)
+            await asyncio.sleep(REPORT.total_seconds())
+
+    async def _until_queue_answers(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Keep the work and try again while the queue is away: a job in hand is worth more than a quick error."""
+        while True:
+            try:
+                return await call()
+            except Unavailable as error:
+                log.warning("queue away, trying again: %s", error)
+                await asyncio.sleep(RETRY.total_seconds())
+
+
+def _finish_of(last: EngineOutput, error: VisionChatError | None) -> Finish:
+    if error is not None:
+        return Finish("error", last.usage, error.code, error.message)
+    assert last.finish is not None
+    return Finish(last.finish, last.usage)
+
+
+def _report_of(engine: Engine, name: str, cpus: tuple[int, ...]) -> ReplicaReport:
+    info = engine.info
+    return ReplicaReport(
+        replica=name,
+        engine=info.engine,
+        model=info.model,
+        dtype=info.dtype,
+        revision=info.revision,
+        threads=info.threads,
+        cpus=cpus,
+        max_context=info.max_context,
+        max_running=engine.max_running,
+        loaded_at=time.time(),
+    )

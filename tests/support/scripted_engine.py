@@ -1,0 +1,75 @@
+"""An engine that says what a test tells it to, for tests of what stands around engines.
+
+A double, used only where a model's own words do not matter; the integration tier runs the real one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+from visionchat_serve.engines.protocol import EngineInfo, EngineOutput, EngineRequest
+from visionchat_serve.errors import ContextTooLong
+from visionchat_serve.messages import TextPart, Usage
+
+
+class ScriptedEngine:
+    """Answers with the words of the last message, one a step. A word of its own kind does something:
+
+    `!hold` waits until `release` is set, `!crash` raises in step, and a message over 100 words does not fit.
+    """
+
+    def __init__(self, max_running: int = 1) -> None:
+        self.info = EngineInfo("scripted", "script", "float32", 1, 100, "r1")
+        self.max_running = max_running
+        self.release = threading.Event()
+        self.warm = False
+        self.closed = False
+        self.aborted: list[str] = []
+        self.seen: list[EngineRequest] = []
+        self._left: dict[str, list[str]] = {}
+        self._usage: dict[str, Usage] = {}
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._left)
+
+    def warm_up(self) -> None:
+        self.warm = True
+
+    def add(self, request: EngineRequest) -> None:
+        words = " ".join(p.text for p in request.messages[-1].parts if isinstance(p, TextPart)).split()
+        if len(words) > 100:
+            raise ContextTooLong(f"{len(words)} words do not fit into 100")
+        self.seen.append(request)
+        self._left[request.id] = words
+        self._usage[request.id] = Usage(prompt_tokens=len(words), image_tokens=len(request.images))
+
+    def step(self) -> list[EngineOutput]:
+        return [self._one(request_id) for request_id in list(self._left)]
+
+    def _one(self, request_id: str) -> EngineOutput:
+        words = self._left[request_id]
+        word = words.pop(0) if words else ""
+        if word == "!crash":
+            raise RuntimeError("told to crash")
+        if word == "!hold":
+            self.release.wait(30)
+        usage = self._usage[request_id]
+        self._usage[request_id] = usage = replace(usage, completion_tokens=usage.completion_tokens + 1)
+        if not words:
+            del self._left[request_id]
+        text = word + (" " if words else "")
+        return EngineOutput(request_id, text, usage, None if words else "stop")
+
+    def abort(self, request_id: str) -> None:
+        self.aborted.append(request_id)
+        self._left.pop(request_id, None)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def loader(engine: ScriptedEngine) -> Callable[[], ScriptedEngine]:
+    return lambda: engine

@@ -1,0 +1,59 @@
+"""defaults < YAML < environment < flags, and nothing unknown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from visionchat_serve.config import load_settings
+from visionchat_serve.errors import ConfigError
+
+
+def test_later_sources_win(tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("port: 1000\nreplicas: 3\nnamespace: from-file\n")
+    env = {"VISIONCHAT_PORT": "2000", "VISIONCHAT_REPLICAS": "4", "HOME": "/"}
+    settings = load_settings(file, env, {"port": 3000, "replicas": None})
+    assert (settings.port, settings.replicas, settings.namespace) == (3000, 4, "from-file")
+    assert settings.max_attempts == 3
+
+
+def test_defaults_need_no_source() -> None:
+    settings = load_settings(environ={})
+    assert (settings.model, settings.host, settings.port) == ("tiny", "127.0.0.1", 8000)
+    assert settings.served_name == "visionchat-tiny"
+
+
+def test_a_folder_gives_the_model_its_name() -> None:
+    assert (
+        load_settings(environ={}, flags={"model": "/m/Qwen3-VL-2B-Instruct"}).served_name
+        == "Qwen3-VL-2B-Instruct"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("prot: 1\n", "unknown setting in file .*: prot"),
+        ("port: many\n", "setting port"),
+        ("port: 99999\n", "setting port"),
+        ("- a\n- b\n", "key: value"),
+        ("a: [\n", "cannot read the settings file"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_the_reason(tmp_path: Path, text: str, says: str) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=says):
+        load_settings(file, {})
+
+
+def test_an_unknown_variable_is_refused() -> None:
+    with pytest.raises(ConfigError, match="unknown setting in environment: prot"):
+        load_settings(environ={"VISIONCHAT_PROT": "1"})
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot read"):
+        load_settings(tmp_path / "no.yaml", {})
