@@ -6,7 +6,7 @@ neither Kubernetes clients nor kopf.
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -24,7 +24,7 @@ class _Model(BaseModel):
     )
 
 
-class PinningMode(str, Enum):
+class PinningMode(StrEnum):
     """When replicas get CPUs of their own from a kubelet with the static CPU manager policy."""
 
     NEVER = "Never"
@@ -37,9 +37,7 @@ class ModelSpec(_Model):
 
     name: str = Field("Qwen/Qwen3-VL-2B-Instruct", min_length=1, description="Name of the model in the API.")
     path: str = Field("/models/Qwen3-VL-2B-Instruct", min_length=1, description="Folder of the checkpoint.")
-    claim_name: str | None = Field(
-        None, description="PersistentVolumeClaim that holds the folder, mounted read-only."
-    )
+    claim_name: str | None = Field(None, description="PersistentVolumeClaim that holds the folder, mounted read-only.")
 
 
 class ReplicaSpec(_Model):
@@ -57,18 +55,14 @@ class PinningSpec(_Model):
 
     mode: PinningMode = Field(PinningMode.NEVER, description="When replicas are pinned.")
     pin_above: int = Field(4, ge=1, description="QueueDepth: pin when depth per replica stays over this.")
-    unpin_below: int = Field(
-        1, ge=0, description="QueueDepth: unpin when depth per replica stays under this."
-    )
+    unpin_below: int = Field(1, ge=0, description="QueueDepth: unpin when depth per replica stays under this.")
     dwell_seconds: int = Field(120, ge=0, description="QueueDepth: how long depth must stay there.")
 
 
 class RedisSpec(_Model):
     """The queue. Redis 6.2 or newer."""
 
-    url: str = Field(
-        "redis://visionchat-redis:6379/0", description="Address; a password belongs in the Secret."
-    )
+    url: str = Field("redis://visionchat-redis:6379/0", description="Address; a password belongs in the Secret.")
     url_secret_name: str | None = Field(None, description="Secret whose key `url` replaces `url`.")
 
 

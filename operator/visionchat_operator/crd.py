@@ -65,9 +65,7 @@ def spec_schema() -> dict[str, Any]:
         if isinstance(value, dict):
             schema["properties"][name]["default"] = {}  # lets the fields' own defaults fill it
     for path, rule, message in RULES:
-        schema["properties"][path].setdefault("x-kubernetes-validations", []).append(
-            {"rule": rule, "message": message}
-        )
+        schema["properties"][path].setdefault("x-kubernetes-validations", []).append({"rule": rule, "message": message})
     return schema
 
 

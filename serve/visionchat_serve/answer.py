@@ -46,9 +46,7 @@ class Answer:
         assert self._replay is not None
         repeated = min(len(new), len(self._replay))
         if new[:repeated] != self._replay[:repeated]:
-            raise ReplicaLost(
-                "the replica that was answering died and its answer could not be continued; ask again"
-            )
+            raise ReplicaLost("the replica that was answering died and its answer could not be continued; ask again")
         self._replay = self._replay[repeated:] or None
         return new[repeated:]
 

@@ -7,7 +7,7 @@ module on every node, also on those without a model, so nothing heavy is importe
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 from ray import serve
 
@@ -33,9 +33,7 @@ def connect(settings: Settings) -> Broker:
     return RedisBroker.from_url(settings.redis_url, settings.namespace, policy)
 
 
-@serve.deployment(
-    name="Gateway", num_replicas=1, max_ongoing_requests=2000, ray_actor_options={"num_cpus": 0}
-)
+@serve.deployment(name="Gateway", num_replicas=1, max_ongoing_requests=2000, ray_actor_options={"num_cpus": 0})
 @serve.ingress()
 class Gateway:
     """The ingress. Its Model handle is never called: requests go through the queue; it ties the two together."""
@@ -58,7 +56,7 @@ class Gateway:
 class Model:
     """One replica: one engine with exactly the threads of its `num_cpus`."""
 
-    async def __init__(self, settings: Settings, cpus: int) -> None:
+    async def __init__(self, settings: Settings, cpus: int) -> None:  # type: ignore[misc]  # Serve awaits it
         cpu.limit_threads(cpus)  # before anything imports numpy or torch
         from visionchat_serve.replica import Replica
 
@@ -102,7 +100,8 @@ def build(settings: Settings | dict[str, Any]) -> serve.Application:
     """The application graph. A dict (from a Serve config's `args`) is checked like any other source."""
     checked = settings if isinstance(settings, Settings) else Settings.model_validate(settings)
     cpus = cpus_per_replica(checked)
-    model = Model.options(num_replicas=checked.replicas, ray_actor_options={"num_cpus": cpus}).bind(
-        checked, cpus
-    )
-    return Gateway.bind(checked, model)
+    model_deployment, gateway_deployment = cast(Any, Model), cast(Any, Gateway)  # Serve's decorators are untyped
+    actor = {"num_cpus": cpus}
+    model = model_deployment.options(num_replicas=checked.replicas, ray_actor_options=actor).bind(checked, cpus)
+    application: serve.Application = gateway_deployment.bind(checked, model)
+    return application

@@ -36,9 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        "visionchat", description="Chat about pictures with a model on ordinary CPUs."
-    )
+    parser = argparse.ArgumentParser("visionchat", description="Chat about pictures with a model on ordinary CPUs.")
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
@@ -46,9 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_settings(serve)
     serve.set_defaults(run=_serve)
 
-    ask = commands.add_parser(
-        "ask", help="ask about a picture; starts a server for the question if none answers"
-    )
+    ask = commands.add_parser("ask", help="ask about a picture; starts a server for the question if none answers")
     ask.add_argument("pictures", nargs="+", type=Path, metavar="PICTURE", help="one or more picture files")
     ask.add_argument("question", help="what to ask, in quotes")
     ask.add_argument("--url", default=None, help=f"the server to ask (default {DEFAULT_URL}, else start one)")
@@ -65,9 +61,7 @@ def _add_settings(parser: Any) -> None:
     """The settings that people change by hand; all others by file or environment."""
     parser.add_argument("--config", type=Path, metavar="YAML", help="settings file")
     parser.add_argument("--model", help="`tiny` or a folder with a Qwen3-VL checkpoint")
-    parser.add_argument(
-        "--redis", dest="redis_url", metavar="URL", help="use this Redis, not an embedded one"
-    )
+    parser.add_argument("--redis", dest="redis_url", metavar="URL", help="use this Redis, not an embedded one")
     parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
     parser.add_argument("--port", type=int, help="port to listen on (default 8000; 0: any free one)")
     parser.add_argument("--replicas", type=int, help="model replicas (default 1)")

@@ -40,7 +40,7 @@ class Timing:
 def is_up(url: str) -> bool:
     """Whether a VisionChat server answers there."""
     try:
-        return httpx.get(f"{url}/healthz", timeout=2).json() == {"status": "ok"}
+        return bool(httpx.get(f"{url}/healthz", timeout=2).json() == {"status": "ok"})
     except (httpx.HTTPError, ValueError):
         return False
 

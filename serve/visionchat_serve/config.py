@@ -26,42 +26,28 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
-    model: str = Field(
-        TINY, description="`tiny` (ships with the product) or a folder with a Qwen3-VL checkpoint"
-    )
+    model: str = Field(TINY, description="`tiny` (ships with the product) or a folder with a Qwen3-VL checkpoint")
     model_name: str | None = Field(None, description="name in the API; default: the folder's name")
     engine: Literal["torch"] = Field("torch", description="what runs the model")
-    dtype: Literal["auto", "float32", "bfloat16"] = Field(
-        "auto", description="numbers the model computes with"
-    )
+    dtype: Literal["auto", "float32", "bfloat16"] = Field("auto", description="numbers the model computes with")
     max_context: int = Field(4096, ge=64, description="tokens of prompt and answer together")
-    default_max_tokens: int = Field(
-        256, ge=1, description="length limit of an answer when the request has none"
-    )
+    default_max_tokens: int = Field(256, ge=1, description="length limit of an answer when the request has none")
 
     replicas: int = Field(1, ge=1, description="model replicas at the start")
-    cpus: int | None = Field(
-        None, ge=1, description="whole CPUs of a replica; default: all there are, shared evenly"
-    )
+    cpus: int | None = Field(None, ge=1, description="whole CPUs of a replica; default: all there are, shared evenly")
 
     host: str = Field("127.0.0.1", description="address the HTTP server listens on")
     port: int = Field(8000, ge=0, le=65535, description="port of the HTTP server; 0 picks a free one")
 
-    redis_url: str | None = Field(
-        None, description="redis://, rediss:// or unix://; default: an embedded server"
-    )
-    namespace: str = Field(
-        "default", pattern=r"^[A-Za-z0-9._-]{1,64}$", description="separates queues in one Redis"
-    )
+    redis_url: str | None = Field(None, description="redis://, rediss:// or unix://; default: an embedded server")
+    namespace: str = Field("default", pattern=r"^[A-Za-z0-9._-]{1,64}$", description="separates queues in one Redis")
     data_dir: Path | None = Field(None, description="where the embedded Redis keeps its data")
     lease_seconds: float = Field(10, gt=0, description="a silent replica loses its job after this long")
     max_attempts: int = Field(3, ge=1, description="replicas that may try one job")
     max_waiting: int = Field(1000, ge=1, description="jobs not yet answered above which requests get 429")
     result_ttl_seconds: float = Field(900, gt=0, description="how long an answer is kept")
     request_timeout_seconds: float = Field(600, gt=0, description="deadline of a request, waiting included")
-    stuck_seconds: float = Field(
-        180, gt=0, description="a model step longer than this gets the replica restarted"
-    )
+    stuck_seconds: float = Field(180, gt=0, description="a model step longer than this gets the replica restarted")
 
     max_body_bytes: int = Field(64 << 20, ge=1024, description="largest request body")
     image_max_bytes: int = Field(20 << 20, ge=1024, description="largest picture, encoded")

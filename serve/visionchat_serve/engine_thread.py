@@ -31,9 +31,7 @@ class EngineThread:
     requests end with `EngineFailure`, `failure` is set, and nothing more is accepted.
     """
 
-    def __init__(
-        self, load: Callable[[], Engine], on_output: OnOutput, loop: asyncio.AbstractEventLoop
-    ) -> None:
+    def __init__(self, load: Callable[[], Engine], on_output: OnOutput, loop: asyncio.AbstractEventLoop) -> None:
         self.failure: BaseException | None = None
         self._load = load
         self._ready: asyncio.Future[Engine] = loop.create_future()

@@ -33,9 +33,7 @@ class VisionChatError(Exception):
     type = "server_error"
     code = "internal_error"
 
-    def __init__(
-        self, message: str, *, param: str | None = None, retry_after: timedelta | None = None
-    ) -> None:
+    def __init__(self, message: str, *, param: str | None = None, retry_after: timedelta | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.param = param

@@ -21,9 +21,7 @@ from visionchat_serve.messages import ChatJob, Finish
 
 T = TypeVar("T")
 
-GRACE = timedelta(
-    seconds=5
-)  # past its deadline a job is ended by its replica; past this as well, by the gateway
+GRACE = timedelta(seconds=5)  # past its deadline a job is ended by its replica; past this as well, by the gateway
 
 
 class Exchange:

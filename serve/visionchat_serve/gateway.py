@@ -81,12 +81,8 @@ class Gateway:
             await deltas.aclose()
             raise
         include_usage = asked.stream_options is not None and asked.stream_options.include_usage
-        events = self._events(
-            exchange, first, deltas, ChunkEncoder(exchange.job, include_usage), include_usage
-        )
-        return StreamingResponse(
-            events, media_type="text/event-stream", headers={"Cache-Control": "no-store"}
-        )
+        events = self._events(exchange, first, deltas, ChunkEncoder(exchange.job, include_usage), include_usage)
+        return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
 
     async def _events(
         self,
@@ -101,11 +97,7 @@ class Gateway:
                 yield chunks.start() + (chunks.text(first) if first else b"")
                 async for delta in deltas:
                     yield chunks.text(delta) if delta else KEEP_ALIVE
-                yield (
-                    chunks.end(exchange.finish)
-                    + (chunks.usage(exchange.finish) if include_usage else b"")
-                    + DONE
-                )
+                yield (chunks.end(exchange.finish) + (chunks.usage(exchange.finish) if include_usage else b"") + DONE)
                 self.metrics.observe(exchange)
             except VisionChatError as error:
                 self.metrics.requests.labels(error.code).inc()
@@ -156,8 +148,7 @@ def _add_routes(app: FastAPI, gateway: Gateway) -> None:
     definitions = schema.pop("$defs", {})
     body = {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
     errors: dict[int | str, dict[str, Any]] = {
-        status: {"description": "OpenAI's error form"}
-        for status in (400, 404, 413, 415, 422, 429, 502, 503, 504)
+        status: {"description": "OpenAI's error form"} for status in (400, 404, 413, 415, 422, 429, 502, 503, 504)
     }
 
     @app.post("/v1/chat/completions", openapi_extra=body, responses=errors)
@@ -210,11 +201,7 @@ def _add_routes(app: FastAPI, gateway: Gateway) -> None:
 def _add_error_handlers(app: FastAPI, gateway: Gateway) -> None:
     def answer(error: VisionChatError) -> Response:
         gateway.metrics.requests.labels(error.code).inc()
-        retry = (
-            {"Retry-After": str(max(1, round(error.retry_after.total_seconds())))}
-            if error.retry_after
-            else {}
-        )
+        retry = {"Retry-After": str(max(1, round(error.retry_after.total_seconds())))} if error.retry_after else {}
         return JSONResponse(error.body(), error.status, retry)
 
     @app.exception_handler(VisionChatError)

@@ -20,14 +20,11 @@ def read_request(body: bytes, settings: Settings) -> tuple[ChatCompletionRequest
     """The request as it was asked, the job, and the job's pictures as PNG or JPEG."""
     request = parse_request(body)
     if request.model != settings.served_name:
-        raise NotFound(
-            f"the model {request.model!r} does not exist here; use {settings.served_name!r}", param="model"
-        )
+        raise NotFound(f"the model {request.model!r} does not exist here; use {settings.served_name!r}", param="model")
     limits = image_limits(settings)
     images: list[bytes] = []
     messages = tuple(
-        _message(message, f"messages.{at}", images, settings, limits)
-        for at, message in enumerate(request.messages)
+        _message(message, f"messages.{at}", images, settings, limits) for at, message in enumerate(request.messages)
     )
     now = time.time()
     job = ChatJob(
@@ -50,9 +47,7 @@ def image_limits(settings: Settings) -> ImageLimits:
     )
 
 
-def _message(
-    message: ChatMessage, where: str, images: list[bytes], settings: Settings, limits: ImageLimits
-) -> Message:
+def _message(message: ChatMessage, where: str, images: list[bytes], settings: Settings, limits: ImageLimits) -> Message:
     role: Role = "system" if message.role == "developer" else message.role
     parts: list[TextPart | ImagePart] = []
     for at, content in enumerate(message.content):

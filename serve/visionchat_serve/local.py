@@ -6,6 +6,7 @@ Everything listens on loopback or on a private socket; Ray's own ports ask for a
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import socket
@@ -69,7 +70,7 @@ def _with_port(settings: Settings) -> Settings:
 
 
 def _reachable(host: str) -> str:
-    name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - an address to call, not to bind
     return f"[{name}]" if ":" in name else name
 
 
@@ -87,7 +88,7 @@ def _ray(settings: Settings, say: Say) -> Iterator[None]:
         num_gpus=0,
         include_dashboard=False,
         log_to_driver=False,
-        logging_level="ERROR",
+        logging_level=logging.ERROR,
         object_store_memory=OBJECT_STORE_BYTES,
         _node_ip_address="127.0.0.1",
     )

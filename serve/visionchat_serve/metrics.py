@@ -39,9 +39,7 @@ class Metrics:
         self._depth = Gauge(
             "visionchat_queue_depth", "Jobs not yet answered, by state", ["state"], registry=self._registry
         )
-        self._replicas = Gauge(
-            "visionchat_replicas_ready", "Replicas that report themselves", registry=self._registry
-        )
+        self._replicas = Gauge("visionchat_replicas_ready", "Replicas that report themselves", registry=self._registry)
 
     def observe(self, exchange: Exchange) -> None:
         """An answer came to its good end."""

@@ -15,7 +15,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 from visionchat_serve.broker import Broker, LeaseState
 from visionchat_serve.engine_thread import EngineThread
@@ -30,6 +30,7 @@ BLOCK = timedelta(seconds=1)  # one wait for a job
 RETRY = timedelta(milliseconds=250)  # pause before the queue is tried again after it went away
 REPORT = timedelta(seconds=2)  # a replica says this often that it is there
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -41,6 +42,10 @@ class _Running:
     outbox: asyncio.Queue[tuple[EngineOutput, VisionChatError | None]] = field(default_factory=asyncio.Queue)
     usage: Usage = field(default_factory=Usage)
     delivery: asyncio.Task[None] | None = None
+
+    def stop_delivery(self) -> None:
+        assert self.delivery is not None
+        self.delivery.cancel()
 
 
 class Replica:
@@ -63,9 +68,7 @@ class Replica:
         self._broker = broker
         self._stuck_after = stuck_after
         self._running: dict[str, _Running] = {}
-        self._deliveries: set[asyncio.Task[None]] = (
-            set()
-        )  # outlive `_running`: the last words are still to be sent
+        self._deliveries: set[asyncio.Task[None]] = set()  # outlive `_running`: the last words are still to be sent
         self._slot_free = asyncio.Event()
         self._stopping = asyncio.Event()
         self._thread = EngineThread(load, self._on_output, asyncio.get_running_loop())
@@ -79,10 +82,13 @@ class Replica:
             asyncio.create_task(loop(), name=loop.__name__)
             for loop in (self._claim_loop, self._renew_loop, self._report_loop)
         ]
+        self._claiming = self._loops[0]
 
     async def drain(self, patience: timedelta) -> None:
         """Claim nothing more, finish what runs, give back what is not done after `patience`, then end."""
         self._stopping.set()
+        self._slot_free.set()
+        await asyncio.wait({self._claiming}, timeout=2 * BLOCK.total_seconds())  # a claim is let return, not cut
         if self._deliveries:
             await asyncio.wait(set(self._deliveries), timeout=patience.total_seconds())
         tasks = [*self._loops, *self._deliveries]
@@ -91,12 +97,16 @@ class Replica:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._thread.stop()
         await asyncio.to_thread(self._thread.join, timedelta(seconds=10))
+        await self._leave()
+
+    async def _leave(self) -> None:
         try:
             for running in self._running.values():
                 await self._broker.release(running.claim)
             await self._broker.leave(self._name)
         except Unavailable as error:
             log.warning("left without a word, the leases will expire: %s", error)
+        await self._broker.close()
 
     def check(self) -> None:
         """Raise `EngineFailure` when this replica cannot work any more and must be restarted."""
@@ -117,7 +127,7 @@ class Replica:
                 self._slot_free.clear()
                 await self._slot_free.wait()
                 continue
-            for claim in await self._until_queue_answers(lambda: self._broker.claim(self._name, room, BLOCK)):
+            for claim in await self._until_queue_answers(self._broker.claim, self._name, room, BLOCK):
                 await self._start_job(claim)
 
     async def _start_job(self, claim: Claim) -> None:
@@ -145,7 +155,7 @@ class Replica:
         while True:
             text, last, error = await self._gather(running, until=sent_at + BATCH.total_seconds())
             if text:
-                state = await self._until_queue_answers(lambda: self._broker.publish(claim, index, text))
+                state = await self._until_queue_answers(self._broker.publish, claim, index, text)
                 index, sent_at = index + 1, time.monotonic()
                 if state is not LeaseState.HELD:
                     await self._give_up(running, state)
@@ -153,15 +163,10 @@ class Replica:
             if last is not None:
                 finish = _finish_of(last, error)
                 self._free(running)
-                await self._until_queue_answers(lambda: self._broker.finish(claim, finish))
-                return
-            if time.time() > claim.job.deadline_at:
-                await self._time_out(running)
+                await self._until_queue_answers(self._broker.finish, claim, finish)
                 return
 
-    async def _gather(
-        self, running: _Running, until: float
-    ) -> tuple[str, EngineOutput | None, VisionChatError | None]:
+    async def _gather(self, running: _Running, until: float) -> tuple[str, EngineOutput | None, VisionChatError | None]:
         """Text that comes until `until` (monotonic seconds), at least one output; and the last output if it came."""
         pieces: list[str] = []
         while True:
@@ -187,21 +192,17 @@ class Replica:
             return None, None
 
     async def _give_up(self, running: _Running, state: LeaseState) -> None:
-        """The client left, or another replica has the job: stop the engine and free the slot."""
-        self._thread.abort(running.claim.job.id)
-        self._free(running)
-        if state is LeaseState.CANCELLED:
-            finish = Finish("cancelled", running.usage, message="the client went away")
-            await self._until_queue_answers(lambda: self._broker.finish(running.claim, finish))
+        """The client left, or another replica has the job."""
         log.info("job %s stopped: %s", running.claim.job.id, state.value)
+        told = Finish("cancelled", running.usage, message="the client went away")
+        await self._abandon(running, told if state is LeaseState.CANCELLED else None)
 
-    async def _time_out(self, running: _Running) -> None:
+    async def _abandon(self, running: _Running, told: Finish | None) -> None:
+        """Stop the engine's work on a job, free its place, and end the job with `told` if it is still ours."""
         self._thread.abort(running.claim.job.id)
         self._free(running)
-        finish = Finish(
-            "error", running.usage, "timeout", "the request's deadline passed while it was answered"
-        )
-        await self._until_queue_answers(lambda: self._broker.finish(running.claim, finish))
+        if told is not None:
+            await self._until_queue_answers(self._broker.finish, running.claim, told)
 
     def _free(self, running: _Running) -> None:
         self._running.pop(running.claim.job.id, None)
@@ -223,11 +224,16 @@ class Replica:
         except Unavailable as error:
             log.warning("leases not renewed, trying again: %s", error)
             return
+        late = Finish("error", error_code="timeout", message="the request's deadline passed while it was answered")
         for one, state in zip(running, states, strict=True):
-            if state is not LeaseState.HELD and one.claim.job.id in self._running:
-                assert one.delivery is not None
-                one.delivery.cancel()
+            if one.claim.job.id not in self._running:
+                continue  # it ended meanwhile
+            if state is not LeaseState.HELD:
+                one.stop_delivery()
                 await self._give_up(one, state)
+            elif time.time() > one.claim.job.deadline_at:
+                one.stop_delivery()
+                await self._abandon(one, late)
 
     async def _report_loop(self) -> None:
         while True:
@@ -237,11 +243,11 @@ class Replica:
                 log.warning("presence not reported, trying again: %s", error)
             await asyncio.sleep(REPORT.total_seconds())
 
-    async def _until_queue_answers(self, call: Callable[[], Awaitable[T]]) -> T:
+    async def _until_queue_answers(self, call: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Keep the work and try again while the queue is away: a job in hand is worth more than a quick error."""
         while True:
             try:
-                return await call()
+                return await call(*args, **kwargs)
             except Unavailable as error:
                 log.warning("queue away, trying again: %s", error)
                 await asyncio.sleep(RETRY.total_seconds())

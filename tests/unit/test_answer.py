@@ -69,9 +69,7 @@ def test_any_attempts_at_the_same_text_give_it_exactly_once(text: str, cuts: lis
     """Every attempt but the last dies after its last cut; all say the same text in pieces of their own."""
     answer, out = Answer(), ""
     for attempt, places in enumerate(cuts, start=1):
-        places = sorted(
-            {p for p in places if p <= len(text)} | ({len(text)} if attempt == len(cuts) else set())
-        )
+        places = sorted({p for p in places if p <= len(text)} | ({len(text)} if attempt == len(cuts) else set()))
         start = 0
         for index, place in enumerate(places):
             out += answer.feed(chunk(text[start:place], attempt, index))

@@ -26,10 +26,7 @@ def test_defaults_need_no_source() -> None:
 
 
 def test_a_folder_gives_the_model_its_name() -> None:
-    assert (
-        load_settings(environ={}, flags={"model": "/m/Qwen3-VL-2B-Instruct"}).served_name
-        == "Qwen3-VL-2B-Instruct"
-    )
+    assert load_settings(environ={}, flags={"model": "/m/Qwen3-VL-2B-Instruct"}).served_name == "Qwen3-VL-2B-Instruct"
 
 
 @pytest.mark.parametrize(

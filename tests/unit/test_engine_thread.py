@@ -24,9 +24,7 @@ class Running:
 
     def __init__(self, engine: ScriptedEngine) -> None:
         self.out: list[tuple[EngineOutput, VisionChatError | None]] = []
-        self.thread = EngineThread(
-            loader(engine), lambda o, e: self.out.append((o, e)), asyncio.get_running_loop()
-        )
+        self.thread = EngineThread(loader(engine), lambda o, e: self.out.append((o, e)), asyncio.get_running_loop())
 
     def ended(self, name: str) -> bool:
         return any(o.request_id == name and o.finish for o, _ in self.out)

@@ -25,13 +25,16 @@ def test_operator_and_serve_hold_only_packages_and_a_dockerfile() -> None:
         assert names == {package}
 
 
-def test_importing_the_gateway_imports_neither_torch_nor_ray() -> None:
-    code = "import sys, visionchat_serve.gateway; print([m for m in ('torch', 'ray', 'transformers') if m in sys.modules])"
+def loaded_by(module: str, *watched: str) -> list[str]:
+    """Which of `watched` a fresh interpreter has loaded after importing `module`."""
+    code = f"import sys, {module}; print(*[m for m in {watched!r} if m in sys.modules])"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout.strip() == "[]"
+    return ran.stdout.split()
+
+
+def test_importing_the_gateway_imports_neither_torch_nor_ray() -> None:
+    assert loaded_by("visionchat_serve.gateway", "torch", "ray", "transformers") == []
 
 
 def test_the_command_line_starts_light() -> None:
-    code = "import sys, visionchat_serve.cli; print([m for m in ('torch', 'ray', 'numpy', 'fastapi') if m in sys.modules])"
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout.strip() == "[]"
+    assert loaded_by("visionchat_serve.cli", "torch", "ray", "numpy", "fastapi") == []

@@ -31,9 +31,7 @@ def test_an_image_url_may_be_a_bare_string() -> None:
 
 
 def test_what_clients_send_by_default_is_accepted() -> None:
-    parse_request(
-        body(n=1, presence_penalty=0, frequency_penalty=0.0, logprobs=False, tools=[], store=False, user="u")
-    )
+    parse_request(body(n=1, presence_penalty=0, frequency_penalty=0.0, logprobs=False, tools=[], store=False, user="u"))
     parse_request(body(response_format={"type": "text"}, logit_bias={}, stop=None, metadata={}))
 
 

@@ -1,7 +1,8 @@
 """Backgrounds: plain, noisy, gradients, photograph-like textures and crops of real photographs.
 
-Photographs come from sample pictures of Python packages; some are kept for the evaluation. Textures and photographs are
-made once and then only cropped, flipped and tinted, as the drawing must keep up with the training.
+Photographs come from sample pictures of Python packages; some are kept for the evaluation. Textures and
+photographs are made once and then only cropped, flipped and tinted, as the drawing must keep up with the
+training.
 """
 
 import random
@@ -49,9 +50,7 @@ def photos(held_out: bool) -> tuple[Image.Image, ...]:
     names = HELD_OUT_PHOTOS if held_out else TRAINING_PHOTOS
     paths = [path for package, name in names if (path := package_file(package, name))]
     if len(paths) < len(names):
-        warnings.warn(
-            f"only {len(paths)} of {len(names)} photographs are installed (extra `train`)", stacklevel=2
-        )
+        warnings.warn(f"only {len(paths)} of {len(names)} photographs are installed (extra `train`)", stacklevel=2)
     return tuple(_small_copy(Image.open(path).convert("RGB")) for path in paths) or textures(held_out)
 
 
@@ -73,9 +72,7 @@ def _texture(rng: np.random.Generator, power: float) -> Image.Image:
     spectrum = np.fft.rfft2(rng.standard_normal((3, TILE, TILE))) / frequency**power
     clouds = np.fft.irfft2(spectrum)
     clouds = (clouds - clouds.mean((1, 2), keepdims=True)) / clouds.std((1, 2), keepdims=True)
-    mixed = np.tensordot(
-        np.eye(3) + rng.normal(0, 0.8, (3, 3)), clouds, 1
-    )  # makes the three colours go together
+    mixed = np.tensordot(np.eye(3) + rng.normal(0, 0.8, (3, 3)), clouds, 1)  # makes the three colours go together
     levels = rng.uniform(60, 190, 3)[:, None, None] + mixed * rng.uniform(15, 40)
     return Image.fromarray(np.clip(levels, 0, 255).transpose(1, 2, 0).astype(np.uint8))
 
@@ -86,7 +83,7 @@ def _noise_tile() -> np.ndarray:
 
 
 def paint(backdrop: Backdrop, width: int, height: int) -> Image.Image:
-    rng = random.Random(backdrop.seed)
+    rng = random.Random(backdrop.seed)  # noqa: S311
     if backdrop.colour is not None:
         base = Image.new("RGB", (width, height), shade(backdrop.colour, rng))
         return _add_noise(base, rng.uniform(4, 22), rng) if backdrop.kind == "noise" else base
@@ -108,9 +105,7 @@ def _any_rgb(rng: random.Random) -> Rgb:
 def _gradient(start: Rgb, end: Rgb, width: int, height: int, rng: random.Random) -> Image.Image:
     ramp = Image.linear_gradient("L") if rng.random() < 0.7 else Image.radial_gradient("L")
     mask = ramp.rotate(90 * rng.randrange(4)).resize((width, height), Image.Resampling.BILINEAR)
-    return Image.composite(
-        Image.new("RGB", (width, height), start), Image.new("RGB", (width, height), end), mask
-    )
+    return Image.composite(Image.new("RGB", (width, height), start), Image.new("RGB", (width, height), end), mask)
 
 
 def _crop(source: Image.Image, width: int, height: int, rng: random.Random) -> Image.Image:

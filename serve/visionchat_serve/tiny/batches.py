@@ -1,7 +1,8 @@
 """Makes the training batches: pictures cut into patches, packed rows of questions, and targets for the helper heads.
 
-Every batch has the same shape whatever its pictures, so that the network is compiled once: pictures are padded to the
-largest number of cells, rows to a fixed length. Batch number n of a seed is always the same. No torch here.
+Every batch has the same shape whatever its pictures, so that the network is compiled once: pictures are
+padded to the largest number of cells, rows to a fixed length. Batch number n of a seed is always the same. No
+torch here.
 """
 
 import itertools
@@ -42,6 +43,7 @@ class Mix:
     bars: float = 0.05
     pairs: float = 0.06
     simple: float = 0.5
+    easy: float = 0.0  # share of dense pictures with large letters on a plain background: the way into reading
 
     @property
     def pictures(self) -> int:
@@ -53,6 +55,7 @@ class Batch:
     pixels: Array  # uint8 [pictures, PATCHES, 3 * PATCH * PATCH]
     grids: Array  # [pictures, 2] rows and columns of cells
     characters: Array  # [pictures, MAX_CELLS, SLOTS] 0 for none
+    patch_characters: Array  # [pictures, PATCHES] the same in patches, without slots: easier to learn first
     shapes: Array  # [pictures, MAX_CELLS] 0 for none
     colours: Array
     ids: Array  # [rows, ROW_LENGTH]
@@ -73,7 +76,7 @@ def held_out_source() -> Source:
 
 
 def make_batch(seed: int, number: int, mix: Mix, source: Source) -> Batch:
-    rng = random.Random(f"{seed}/{number}")
+    rng = random.Random(f"{seed}/{number}")  # noqa: S311
     drawn: list[Scene] = []
     groups: list[Group] = []
     pictures: list[Picture] = []
@@ -90,7 +93,7 @@ def make_batch(seed: int, number: int, mix: Mix, source: Source) -> Batch:
         else:
             groups += _groups(rng, source, mix, add)
     while len(drawn) < mix.pictures:
-        add(scenes.packed_scene(rng, source, training_size(rng)))
+        add(scenes.packed_scene(rng, source, training_size(rng), rng.random() < mix.easy))
     return _assemble(rng, drawn, groups, mix.rows)
 
 
@@ -133,18 +136,17 @@ def _groups(rng: random.Random, source: Source, mix: Mix, add: Callable[[Scene],
 
 
 def _various(rng: random.Random, scene: Scene, held_out: bool) -> list[Question]:
-    """Up to seven questions, none asked twice, and not more than two of a skill (three of the slow ones)."""
+    """Up to eight questions, not more than two of a skill (four of the slow ones)."""
     chosen: list[Question] = []
-    for question in itertools.islice(questions(rng, scene, held_out), 14):
+    for question in itertools.islice(questions(rng, scene, held_out), 18):
         alike = [q for q in chosen if q.skill == question.skill]
-        most = 3 if question.skill in ("place", "relation", "count") else 2
+        most = 4 if question.skill in ("place", "relation", "count") else 2
         same = any(
-            q.answer == question.answer and q.skill not in ("place", "relation", "exist", "count")
-            for q in alike
+            q.answer == question.answer and q.skill not in ("place", "relation", "exist", "count") for q in alike
         )
-        if len(alike) < most and (not same or question.skill.startswith("read") and len(alike) < 2):
+        if len(alike) < most and (not same or (question.skill.startswith("read") and len(alike) < 2)):
             chosen.append(question)
-    return chosen[:7]
+    return chosen[:8]
 
 
 def _assemble(rng: random.Random, drawn: list[Scene], groups: list[Group], row_count: int) -> Batch:
@@ -153,6 +155,7 @@ def _assemble(rng: random.Random, drawn: list[Scene], groups: list[Group], row_c
         pixels=np.zeros((count, PATCHES, 3 * PATCH * PATCH), np.uint8),
         grids=np.array([grid_of(scene.width, scene.height) for scene in drawn]),
         characters=np.zeros((count, MAX_CELLS, SLOTS), np.int64),
+        patch_characters=np.zeros((count, PATCHES), np.int64),
         shapes=np.zeros((count, MAX_CELLS), np.int64),
         colours=np.zeros((count, MAX_CELLS), np.int64),
         ids=np.zeros((row_count, ROW_LENGTH), np.int64),
@@ -186,6 +189,14 @@ def to_patches(pixels: Array, rows: int, columns: int) -> Array:
     return split.transpose(0, 3, 1, 4, 6, 2, 5).reshape(rows * columns * MERGE * MERGE, 3 * PATCH * PATCH)
 
 
+def patch_at(x: float, y: float, rows: int, columns: int) -> int:
+    """Number, in the order of `to_patches`, of the patch at a place from 0 to 1."""
+    down = min(rows * MERGE - 1, max(0, int(y * rows * MERGE)))
+    across = min(columns * MERGE - 1, max(0, int(x * columns * MERGE)))
+    cell = (down // MERGE) * columns + across // MERGE
+    return (cell * MERGE + down % MERGE) * MERGE + across % MERGE
+
+
 def _mark_targets(batch: Batch, index: int, scene: Scene, marks: list[Mark], rows: int, columns: int) -> None:
     def cell_at(x: float, y: float) -> int:
         return min(rows - 1, max(0, int(y * rows))) * columns + min(columns - 1, max(0, int(x * columns)))
@@ -193,6 +204,9 @@ def _mark_targets(batch: Batch, index: int, scene: Scene, marks: list[Mark], row
     in_cell: dict[int, list[Mark]] = {}
     for mark in marks:
         in_cell.setdefault(cell_at(mark.x, mark.y), []).append(mark)
+    for mark in marks:
+        patch = patch_at(mark.x, mark.y, rows, columns)
+        batch.patch_characters[index, patch] = CHARACTERS.index(mark.character) + 1
     for cell, found in in_cell.items():
         for slot, mark in enumerate(sorted(found, key=lambda m: m.x)[:SLOTS]):
             batch.characters[index, cell, slot] = CHARACTERS.index(mark.character) + 1

@@ -1,7 +1,7 @@
 """Draws a scene with Pillow, and says where each character and thing came to lie.
 
-Same scene, same pixels: all accidents come from the scene's own seed. Called by the training, the evaluation, the tests
-and the command that makes the sample pictures.
+Same scene, same pixels: all accidents come from the scene's own seed. Called by the training, the evaluation,
+the tests and the command that makes the sample pictures.
 """
 
 import io
@@ -29,7 +29,7 @@ class Mark:
 
 
 def draw(scene: Scene) -> tuple[Image.Image, list[Mark]]:
-    rng = random.Random(scene.seed)
+    rng = random.Random(scene.seed)  # noqa: S311
     picture = paint(scene.backdrop, scene.width, scene.height)
     outlined = scene.backdrop.busy and (scene.backdrop.wash is None or rng.random() < 0.5)
     smooth = rng.random() < 0.7
@@ -107,9 +107,7 @@ _CORNERS: dict[str, tuple[list[Point], float]] = {
 }  # fmt: skip
 
 
-def _draw_bars(
-    picture: Image.Image, bars: tuple[Bar, ...], background: str | None, rng: random.Random
-) -> None:
+def _draw_bars(picture: Image.Image, bars: tuple[Bar, ...], background: str | None, rng: random.Random) -> None:
     canvas = ImageDraw.Draw(picture)
     width, height = picture.size
     base = 0.94 * height
@@ -139,21 +137,13 @@ def _draw_line(picture: Image.Image, line: Line, outlined: bool, rng: random.Ran
     center = (line.x * picture.width, line.y * picture.height)
     left, top, right, bottom = font.getbbox(line.text, anchor="ls")
     # the middle of the real ink, moved inside where it would be cut off
-    x = (
-        min(max(center[0], (right - left) / 2 + 2), picture.width - (right - left) / 2 - 2)
-        - (left + right) / 2
-    )
-    y = (
-        min(max(center[1], (bottom - top) / 2 + 2), picture.height - (bottom - top) / 2 - 2)
-        - (top + bottom) / 2
-    )
+    x = min(max(center[0], (right - left) / 2 + 2), picture.width - (right - left) / 2 - 2) - (left + right) / 2
+    y = min(max(center[1], (bottom - top) / 2 + 2), picture.height - (bottom - top) / 2 - 2) - (top + bottom) / 2
     if line.turn:
         _draw_turned(picture, line, (x, y), font, colour, rim, stroke)
     else:
         canvas = ImageDraw.Draw(picture)
-        canvas.text(
-            (x, y), line.text, fill=colour, font=font, anchor="ls", stroke_width=stroke, stroke_fill=rim
-        )
+        canvas.text((x, y), line.text, fill=colour, font=font, anchor="ls", stroke_width=stroke, stroke_fill=rim)
     return _marks(line, font, x, y - capital / 2, picture.size)
 
 
@@ -162,9 +152,7 @@ def _draw_turned(
 ) -> None:
     layer = Image.new("RGBA", picture.size, (*colour, 0))
     canvas = ImageDraw.Draw(layer)
-    canvas.text(
-        start, line.text, fill=(*colour, 255), font=font, anchor="ls", stroke_width=stroke, stroke_fill=rim
-    )  # type: ignore[arg-type]
+    canvas.text(start, line.text, fill=(*colour, 255), font=font, anchor="ls", stroke_width=stroke, stroke_fill=rim)  # type: ignore[arg-type]
     center = (line.x * picture.width, line.y * picture.height)
     layer = layer.rotate(line.turn, Image.Resampling.BILINEAR, center=center)
     picture.paste(layer, (0, 0), layer)

@@ -1,7 +1,7 @@
 """Writes a checkpoint folder that looks exactly like Qwen/Qwen3-VL-2B-Instruct from the hub, in bfloat16.
 
-The new folder is complete before it takes the old one's place, so that a server starting meanwhile never reads half a
-model. Called by the training; `python -m visionchat_serve.tiny.export` writes untrained weights.
+The new folder is complete before it takes the old one's place, so that a server starting meanwhile never
+reads half a model. Called by the training; `python -m visionchat_serve.tiny.export` writes untrained weights.
 """
 
 import json

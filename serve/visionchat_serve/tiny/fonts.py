@@ -47,9 +47,7 @@ def package_file(package: str, name: str) -> Path | None:
 def training_fonts() -> tuple[str, ...]:
     found = tuple(name for name, where in TRAINING_FILES.items() if package_file(*where))
     if len(found) < len(TRAINING_FILES):
-        warnings.warn(
-            f"only {len(found)} of {len(TRAINING_FILES)} fonts are installed (extra `train`)", stacklevel=2
-        )
+        warnings.warn(f"only {len(found)} of {len(TRAINING_FILES)} fonts are installed (extra `train`)", stacklevel=2)
     return found or (HELD_OUT,)
 
 

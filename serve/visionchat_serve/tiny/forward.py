@@ -1,8 +1,8 @@
 """The training forward pass: the library's own weights, computed for whole batches at once.
 
-The library loops over pictures and lets each conversation have a row of its own; here pictures are padded to one size and
-rows are packed, which is several times faster on a CPU. A test holds the two equal. Attention is written as two matrix
-products, whose backward pass is faster than the fused one at these sizes.
+The library loops over pictures and lets each conversation have a row of its own; here pictures are padded to
+one size and rows are packed, which is several times faster on a CPU. A test holds the two equal. Attention is
+written as two matrix products, whose backward pass is faster than the fused one at these sizes.
 """
 
 from dataclasses import dataclass
@@ -29,13 +29,14 @@ class Seen:
 
     cells: Tensor  # [pictures, MAX_CELLS, width]
     deepstack: list[Tensor]
+    patches: Tensor  # [pictures, PATCHES, width of the vision tower] before the cells are merged
 
 
 @lru_cache(maxsize=256)
 def _grid_tables(rows: int, columns: int, side: int) -> tuple[Tensor, Tensor, Tensor]:
     """For one grid: each patch's row and column, and which learnt positions it blends; padded to PATCHES."""
     grid = torch.tensor([[1, rows * MERGE, columns * MERGE]])
-    places = get_vision_position_ids(grid, MERGE)
+    places = get_vision_position_ids(grid, MERGE).T
     indices, weights = get_vision_interpolation_indices_and_weights(
         grid, num_grid_per_side=side, mode="bilinear", align_corners=True, spatial_merge_size=MERGE
     )
@@ -69,7 +70,7 @@ class Forward:
             if number in visual.deepstack_visual_indexes:
                 merger = visual.deepstack_merger_list[list(visual.deepstack_visual_indexes).index(number)]
                 deepstack.append(self.merge(merger, x, True))
-        return Seen(self.merge(visual.merger, x, False), deepstack)
+        return Seen(self.merge(visual.merger, x, False), deepstack, x)
 
     def _vision_angles(self, places: Tensor) -> tuple[Tensor, Tensor]:
         """`places` is [pictures, 2, PATCHES]."""
@@ -120,9 +121,7 @@ def _vision_block(block: Any, x: Tensor, cos: Tensor, sin: Tensor, bias: Tensor)
     attention = block.attn
     split = attention.qkv(block.norm1(x)).view(pictures, patches, 3, attention.num_heads, -1)
     q, k, v = split.permute(2, 0, 3, 1, 4).unbind(0)
-    x = x + attention.proj(
-        _attend(_rotate(q, cos, sin).to(v.dtype), _rotate(k, cos, sin).to(v.dtype), v, bias)
-    )
+    x = x + attention.proj(_attend(_rotate(q, cos, sin).to(v.dtype), _rotate(k, cos, sin).to(v.dtype), v, bias))
     return torch.as_tensor(x + block.mlp(block.norm2(x)))
 
 

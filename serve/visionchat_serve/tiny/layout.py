@@ -1,27 +1,25 @@
 """The JSON files of the checkpoint, in the form Qwen/Qwen3-VL-2B-Instruct has them on the hub.
 
-Only sizes and token ids differ from the real ones. Called by the export; `network.py` reads the same values to build
-the model, so that training and the shipped configuration cannot drift apart.
+Only sizes and token ids differ from the real ones. Called by the export; `network.py` reads the same values
+to build the model, so that training and the shipped configuration cannot drift apart.
 """
 
 from typing import Any
 
 from tokenizers import Tokenizer
 
-from visionchat_serve.tiny.tokenizer import PLAIN_ADDED, SPECIALS, padded_size
+from visionchat_serve.tiny.tokenizer import PLAIN_ADDED, SPECIALS, padded_size, token_id
 
 PATCH = 16
 MERGE = 2
 CELL = PATCH * MERGE  # side, in pixels, of what becomes one token of the language model
 MIN_PIXELS = 16 * CELL * CELL  # smaller pictures are enlarged to this area
-MAX_PIXELS = (
-    25 * CELL * CELL
-)  # larger ones are shrunk to it: this cap decides what the model sees and what it costs
+MAX_PIXELS = 25 * CELL * CELL  # larger ones are shrunk to it: this cap decides what the model sees and what it costs
 Json = dict[str, Any]
 
 
 def model_config(tokenizer: Tokenizer) -> Json:
-    ids = {token: tokenizer.token_to_id(token) for token in SPECIALS}
+    ids = {token: token_id(tokenizer, token) for token in SPECIALS}
     return {
         "architectures": ["Qwen3VLForConditionalGeneration"],
         "image_token_id": ids["<|image_pad|>"],
@@ -83,7 +81,7 @@ def vision_config() -> Json:
 
 def generation_config(tokenizer: Tokenizer) -> Json:
     """Greedy: its answers are one right form each, so there is nothing to sample."""
-    end, pad = tokenizer.token_to_id("<|im_end|>"), tokenizer.token_to_id("<|endoftext|>")
+    end, pad = token_id(tokenizer, "<|im_end|>"), token_id(tokenizer, "<|endoftext|>")
     return {
         "bos_token_id": pad,
         "do_sample": False,
@@ -118,8 +116,8 @@ def tokenizer_config(tokenizer: Tokenizer, chat_template: str) -> Json:
         flags = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False}
         return {"content": token, **flags, "special": special}
 
-    added = {str(tokenizer.token_to_id(token)): entry(token, True) for token in SPECIALS}
-    added |= {str(tokenizer.token_to_id(token)): entry(token, False) for token in PLAIN_ADDED}
+    added = {str(token_id(tokenizer, token)): entry(token, True) for token in SPECIALS}
+    added |= {str(token_id(tokenizer, token)): entry(token, False) for token in PLAIN_ADDED}
     return {
         "add_bos_token": False,
         "add_prefix_space": False,

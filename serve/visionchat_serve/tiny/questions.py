@@ -1,9 +1,10 @@
 """Asks about a scene: questions of every skill that the scene allows, each with its one right answer.
 
-An answer is always written in the same form (`Red`, `Top left`, `3`, `Yes`), so that it can be compared letter by letter.
-Pure: scenes in, strings out.
+An answer is always written in the same form (`Red`, `Top left`, `3`, `Yes`), so that it can be compared
+letter by letter. Pure: scenes in, strings out.
 """
 
+import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -80,10 +81,8 @@ def ask_exist(rng: random.Random, scene: Scene, held_out: bool) -> Question | No
     present = rng.random() < 0.5 and bool(scene.things)
     thing = rng.choice(scene.things) if scene.things else None
     both = rng.random() < 0.6
-    if present and thing:
-        bare = thing.name if both else thing.shape
-    else:
-        bare = _absent_name(rng, scene, thing, both)
+    there = thing.name if thing and both else thing.shape if thing else ""
+    bare = there if present else _absent_name(rng, scene, thing, both)
     text = phrase(rng, "exist", held_out, thing=article(bare), bare=bare)
     return Question("exist", text, "Yes" if present else "No")
 
@@ -152,18 +151,14 @@ def _groups(things: tuple[Thing, ...]) -> list[str] | None:
     ordered = sorted(things, key=lambda t: t.x)
     firsts = {t.name: t for t in reversed(ordered)}
     leftmost = sorted(t.x for t in firsts.values())
-    if any(b - a < 0.08 for a, b in zip(leftmost, leftmost[1:], strict=False)):
+    if any(b - a < 0.08 for a, b in itertools.pairwise(leftmost)):
         return None
     counts = Counter(t.name for t in ordered)  # keeps the order of first appearance
     return [_amount(count, firsts[name]) for name, count in counts.items()]
 
 
 def _amount(count: int, thing: Thing) -> str:
-    return (
-        article(thing.name)
-        if count == 1
-        else f"{NUMBERS[count].lower()} {thing.colour} {plural(thing.shape)}"
-    )
+    return article(thing.name) if count == 1 else f"{NUMBERS[count].lower()} {thing.colour} {plural(thing.shape)}"
 
 
 def ask_read(rng: random.Random, scene: Scene, held_out: bool) -> Question | None:
@@ -240,9 +235,7 @@ def ask_bars(rng: random.Random, scene: Scene, held_out: bool) -> Question | Non
         return None
     tallest = rng.random() < 0.75
     bar = (max if tallest else min)(scene.bars, key=lambda b: b.height)
-    return Question(
-        "tallest bar", phrase(rng, "tallest" if tallest else "shortest", held_out), bar.colour.capitalize()
-    )
+    return Question("tallest bar", phrase(rng, "tallest" if tallest else "shortest", held_out), bar.colour.capitalize())
 
 
 # asker -> how often it is tried on a scene with things, with text, with bars
@@ -256,7 +249,7 @@ ASKERS: dict[Asker, tuple[int, int, int]] = {
     ask_read: (3, 24, 1),
     ask_text_colour: (0, 5, 0),
     ask_place: (20, 1, 0),
-    ask_relation: (22, 0, 0),
+    ask_relation: (40, 0, 0),
     ask_bars: (0, 0, 12),
 }
 

@@ -1,8 +1,9 @@
 """Packs conversations into rows of tokens, so that one picture serves many questions in one forward pass.
 
-A row holds groups. A group is one prompt with its picture, shared by several independent questions: each question sees the
-prompt and itself and nothing else, at the positions it would have alone. So every question in a row is exactly a single
-turn, as `generate` will see it; a conversation of several turns is one segment that contains all of them.
+A row holds groups. A group is one prompt with its picture, shared by several independent questions: each
+question sees the prompt and itself and nothing else, at the positions it would have alone. So every question
+in a row is exactly a single turn, as `generate` will see it; a conversation of several turns is one segment
+that contains all of them.
 """
 
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from functools import lru_cache
 from tokenizers import Tokenizer
 
 from visionchat_serve.tiny.questions import Question
-from visionchat_serve.tiny.tokenizer import build_tokenizer
+from visionchat_serve.tiny.tokenizer import build_tokenizer, token_id
 
 END_OF_TURN = "<|im_end|>"
 IGNORED = -100  # a label that is not scored
@@ -43,10 +44,9 @@ class Segment:
             self.next_position += 1
 
     def add_picture(self, picture: Picture) -> None:
-        start = self.next_position
         self.add_text("<|vision_start|>")
         start = self.next_position
-        pad = tokenizer().token_to_id("<|image_pad|>")
+        pad = token_id(tokenizer(), "<|image_pad|>")
         for cell in range(picture.rows * picture.columns):
             row, column = divmod(cell, picture.columns)
             self._add(pad, (start, start + row, start + column), picture.first_cell + cell)

@@ -1,7 +1,7 @@
 """Decides what is in a picture, without drawing it: things, text, bars, and what lies behind.
 
-A scene is plain data in relative units (0 to 1 of width and height, radius of the short side), so that the same scene can
-be drawn at any size and every question about it has its answer here.
+A scene is plain data in relative units (0 to 1 of width and height, radius of the short side), so that the
+same scene can be drawn at any size and every question about it has its answer here.
 """
 
 import math
@@ -32,7 +32,7 @@ class Thing:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One string of characters; `x` and `y` is its middle, `height` that of a capital letter, of the picture's height."""
+    """One string of characters around `x`, `y`; `height` is that of a capital, of the picture's height."""
 
     text: str
     colour: str
@@ -104,12 +104,8 @@ def shapes_scene(rng: random.Random, source: Source, size: tuple[int, int], most
     return Scene(*size, backdrop, things=things, seed=rng.getrandbits(30))
 
 
-def random_things(
-    rng: random.Random, size: tuple[int, int], backdrop: Backdrop, count: int
-) -> tuple[Thing, ...]:
-    colours = rng.sample(
-        fitting_colours(backdrop), min(len(fitting_colours(backdrop)), rng.choice((1, 2, 3, 8)))
-    )
+def random_things(rng: random.Random, size: tuple[int, int], backdrop: Backdrop, count: int) -> tuple[Thing, ...]:
+    colours = rng.sample(fitting_colours(backdrop), min(len(fitting_colours(backdrop)), rng.choice((1, 2, 3, 8))))
     shapes = rng.sample(SHAPES, rng.choice((1, 2, 3, 6, 6)))
     things: list[Thing] = []
     largest = 0.34 if count < 2 else 0.26 if count < 4 else 0.2
@@ -131,9 +127,7 @@ def _free_spot(
             radius = max(0.07, radius * 0.8)
         edge_x, edge_y = radius * 1.08 * short / size[0], radius * 1.08 * short / size[1]
         x, y = _in_a_third(rng, edge_x), _in_a_third(rng, edge_y)
-        gaps = (
-            math.hypot((x - t.x) * size[0], (y - t.y) * size[1]) / short - t.radius - radius for t in things
-        )
+        gaps = (math.hypot((x - t.x) * size[0], (y - t.y) * size[1]) / short - t.radius - radius for t in things)
         if all(gap > 0.03 for gap in gaps):
             return x, y, radius
     return None
@@ -162,20 +156,18 @@ def text_scene(rng: random.Random, source: Source, size: tuple[int, int]) -> Sce
     y = 0.25 if top else 0.75
     moved = Line(line.text, line.colour, line.font, line.x, 1 - y, line.height, 0.0)
     radius = min(0.2, 0.2 * size[1] / min(size))
-    thing = Thing(
-        rng.choice(SHAPES), rng.choice(colours), rng.uniform(0.3, 0.7), y, radius, rng.uniform(-1, 1)
-    )
+    thing = Thing(rng.choice(SHAPES), rng.choice(colours), rng.uniform(0.3, 0.7), y, radius, rng.uniform(-1, 1))
     return Scene(*size, backdrop, things=(thing,), lines=(moved,), seed=scene.seed)
 
 
-def random_line(rng: random.Random, source: Source, size: tuple[int, int], colour: str, luck: float) -> Line:
+def random_line(
+    rng: random.Random, source: Source, size: tuple[int, int], colour: str, luck: float, long: bool = False
+) -> Line:
     """A string as large as it can be read: characters below about a tenth of the short side are not asked for."""
     width, height = size
-    smallest = 0.085 * math.sqrt(
-        width * height
-    )  # of a capital, in pixels: about 13 of the 160 the model sees
+    smallest = 0.085 * math.sqrt(width * height)  # of a capital, in pixels: about 13 of the 160 the model sees
     longest = int(0.9 * width / (smallest * 1.05))
-    wanted = rng.choices(range(1, 9), (20, 20, 20, 10, 9, 8, 7, 6))[0]
+    wanted = rng.choices(range(1, 9), (20, 20, 20, 10, 9, 8, 7, 6))[0] if not long else rng.randint(4, 8)
     text = random_string(rng, max(1, min(wanted, longest)), source.held_out)
     widest = 0.9 * width / (len(text) * 1.0)  # a character is at most about as wide as a capital is high
     largest = max(smallest * 1.01, min(0.6 * height, widest))
@@ -189,9 +181,7 @@ def random_line(rng: random.Random, source: Source, size: tuple[int, int], colou
 
 def bars_scene(rng: random.Random, source: Source, size: tuple[int, int]) -> Scene:
     """A bar chart of three to five colours, with heights that can be told apart."""
-    backdrop = Backdrop(
-        "plain", rng.choice(("white", "white", "black")), None, rng.getrandbits(30), source.held_out
-    )
+    backdrop = Backdrop("plain", rng.choice(("white", "white", "black")), None, rng.getrandbits(30), source.held_out)
     count = rng.randint(3, 5)
     colours = rng.sample(fitting_colours(backdrop), count)
     heights = rng.sample([0.18 + 0.11 * step for step in range(7)], count)
@@ -203,25 +193,25 @@ def bars_scene(rng: random.Random, source: Source, size: tuple[int, int]) -> Sce
     return Scene(*size, backdrop, bars=tuple(bars), seed=rng.getrandbits(30))
 
 
-def packed_scene(rng: random.Random, source: Source, size: tuple[int, int]) -> Scene:
+def packed_scene(rng: random.Random, source: Source, size: tuple[int, int], easy: bool = False) -> Scene:
     """As many strings and things as fit: dense practice for the eyes, no questions are asked about it."""
-    backdrop = random_backdrop(rng, source)
-    lines = _stack_of_lines(rng, source, size, ink_colours(backdrop))
+    backdrop = random_backdrop(rng, source, named=easy)
+    lines = _stack_of_lines(rng, source, size, ink_colours(backdrop), 0.35 if easy else 0.0)
     things = random_things(rng, size, backdrop, rng.randint(4, 7)) if not lines else ()
     return Scene(*size, backdrop, things=things, lines=lines, seed=rng.getrandbits(30))
 
 
 def _stack_of_lines(
-    rng: random.Random, source: Source, size: tuple[int, int], colours: list[str]
+    rng: random.Random, source: Source, size: tuple[int, int], colours: list[str], least: float
 ) -> tuple[Line, ...]:
     """Lines of text from top to bottom; none in a fifth of the pictures."""
     lines: list[Line] = []
     y = rng.uniform(0.02, 0.1)
     while rng.random() > (0.2 if not lines else 0.02):
-        line = random_line(rng, source, size, rng.choice(colours), rng.random() * 0.7)
+        line = random_line(rng, source, size, rng.choice(colours), rng.uniform(least, least + 0.5), rng.random() < 0.75)
         half = line.height * 0.95
         if y + 2 * half > 1:
             break
         lines.append(Line(line.text, line.colour, line.font, line.x, y + half, line.height, 0.0))
-        y += 2 * half + rng.uniform(0.0, 0.08)
+        y += 2 * half + rng.uniform(0.0, 0.05)
     return tuple(lines)

@@ -1,7 +1,7 @@
 """Picture sizes: which ones people send, and what the front door and the image processor make of them.
 
-The two resizes are written again here in a few lines so that training pictures can be drawn near the size the model will
-see; a test holds them equal to the library's. Pure arithmetic.
+The two resizes are written again here in a few lines so that training pictures can be drawn near the size the
+model will see; a test holds them equal to the library's. Pure arithmetic.
 """
 
 import math
@@ -18,9 +18,7 @@ MAX_CELLS = MAX_PIXELS // CELL**2
 def random_size(rng: random.Random) -> tuple[int, int]:
     """Width and height: any scale equally likely, mostly ordinary aspect ratios, some extreme ones."""
     longest = math.exp(rng.uniform(math.log(SHORTEST_SIDE), math.log(LONGEST_SIDE)))
-    ratio = math.exp(
-        rng.uniform(0, math.log(2)) if rng.random() < 0.85 else rng.uniform(math.log(2), math.log(8))
-    )
+    ratio = math.exp(rng.uniform(0, math.log(2)) if rng.random() < 0.85 else rng.uniform(math.log(2), math.log(8)))
     if rng.random() < 0.15:
         ratio = 1.0
     shortest = max(SHORTEST_SIDE, round(longest / ratio))

@@ -1,23 +1,29 @@
 """Strings to be read from pictures, chosen so that each can be read in one way only.
 
-Some letters look alike in both cases, some look like digits. A string is all capitals, all digits, all small letters or a
-capital with small letters after it, and never one whose reading would be a guess.
+Some letters look alike in both cases, some look like digits. A string is all capitals, all digits, all small
+letters or a capital with small letters after it, and never one whose reading would be a guess.
 """
 
 import random
 import string
 
 WORDS = (
-    "hello world stop open exit cat dog sun moon tree house book car bus train plane ship road river lake hill bird fish "
-    "milk bread tea apple lemon sale push pull danger north south east west left right up down on off yes no start end "
-    "home work play game music radio paris london tokyo rome berlin lima model test chat vision photo light night day "
-    "year red green blue black white zero one two three four five six seven eight nine ten hotel bank taxi police cafe "
-    "park zoo shop bar pizza menu love peace happy quick brown fox jumps lazy queen king jack knife ruby python go rust"
-).split()
+    "hello", "world", "stop", "open", "exit", "cat", "dog", "sun", "moon", "tree", "house", "book", "car",
+    "bus", "train", "plane", "ship", "road", "river", "lake", "hill", "bird", "fish", "milk", "bread",
+    "tea", "apple", "lemon", "sale", "push", "pull", "danger", "north", "south", "east", "west", "left",
+    "right", "up", "down", "on", "off", "yes", "no", "start", "end", "home", "work", "play", "game",
+    "music", "radio", "paris", "london", "tokyo", "rome", "berlin", "lima", "model", "test", "chat",
+    "vision", "photo", "light", "night", "day", "year", "red", "green", "blue", "black", "white", "zero",
+    "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "hotel", "bank", "taxi",
+    "police", "cafe", "park", "zoo", "shop", "bar", "pizza", "menu", "love", "peace", "happy", "quick",
+    "brown", "fox", "jumps", "lazy", "queen", "king", "jack", "knife", "ruby", "python", "go", "rust",
+)  # fmt: skip
 HELD_OUT_WORDS = (
-    "water fire wind earth market school garden bridge window door orange purple yellow beach forest desert ocean "
-    "kiwi grape mango tiger zebra panda slow fast warm cold madrid vienna oslo cairo delhi wait enter closed free new"
-).split()
+    "water", "fire", "wind", "earth", "market", "school", "garden", "bridge", "window", "door", "orange",
+    "purple", "yellow", "beach", "forest", "desert", "ocean", "kiwi", "grape", "mango", "tiger", "zebra",
+    "panda", "slow", "fast", "warm", "cold", "madrid", "vienna", "oslo", "cairo", "delhi", "wait", "enter",
+    "closed", "free", "new",
+)  # fmt: skip
 CLEAR_SMALL = set("abdefghijmnqrty")  # small letters that no capital or digit resembles
 UNCLEAR_CAPITALS = set("IO")
 
@@ -52,6 +58,6 @@ def is_clear(text: str) -> bool:
     if text.isdigit():
         return text.strip("0") != "" and text != "1"
     if text.isupper():
-        return len(text) == 1 and text not in UNCLEAR_CAPITALS or bool(set(text) - UNCLEAR_CAPITALS)
+        return (len(text) == 1 and text not in UNCLEAR_CAPITALS) or bool(set(text) - UNCLEAR_CAPITALS)
     tail = text[1:] if text[0].isupper() else text
     return bool(set(tail) & CLEAR_SMALL) and text[0] not in UNCLEAR_CAPITALS

@@ -1,0 +1,130 @@
+"""The connections to Redis: scripts loaded, failures named, nothing waited for without an end.
+
+A call fails with `errors.Unavailable` within seconds when Redis is away or hangs; nothing is retried behind the
+caller's back, and the next call connects anew. Must not know jobs or keys. Used by `redis_broker`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import cache
+from importlib.resources import files
+from typing import Any
+from urllib.parse import urlsplit
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.commands.core import AsyncScript
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from visionchat_serve.errors import ConfigError, Unavailable
+
+REPLY_TIMEOUT = timedelta(seconds=5)  # longer than any wait that is asked of Redis
+CONNECT_TIMEOUT = timedelta(seconds=3)
+MAX_CONNECTIONS = 10_000  # each open answer waits on a connection of its own; redis-py would stop at 100
+
+# Replies of a Redis that is there but cannot serve now: still loading, full, read-only, disk full, forbidden …
+_NOT_NOW = ("LOADING", "OOM ", "READONLY", "MISCONF", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS", "NOPERM", "NOAUTH")
+
+
+class RedisLink:
+    """One pool of connections to one Redis."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            self._redis: Redis = Redis.from_url(
+                url,
+                socket_timeout=REPLY_TIMEOUT.total_seconds(),
+                socket_connect_timeout=CONNECT_TIMEOUT.total_seconds(),
+                retry=Retry(NoBackoff(), 0),
+                max_connections=MAX_CONNECTIONS,
+                protocol=2,  # one shape of replies, whatever the server's age
+            )
+        except ValueError as error:
+            raise ConfigError(f"the Redis address {_without_secrets(url)} is not usable: {error}") from error
+        self._place = _without_secrets(url)
+        self._abandoned: set[asyncio.Task[Any]] = set()
+
+    def script(self, name: str) -> AsyncScript:
+        """A script of `redis_scripts/`; sent again by itself when Redis has forgotten it."""
+        return self._redis.register_script(_source(name))
+
+    async def call(self, command: Callable[[Redis], Awaitable[Any]]) -> Any:
+        """The reply of a command."""
+        with self._failures_named():
+            return await command(self._redis)
+
+    async def patiently(self, command: Callable[[Redis], Awaitable[Any]]) -> Any:
+        """The reply of a command that blocks, whose caller may be cancelled at any time.
+
+        A caller inside an anyio scope is cancelled again at every await, also at those that hand the connection
+        back. So the command runs in a task of its own, that is cancelled once and cleans up in peace.
+        """
+        task = asyncio.ensure_future(self.call(command))
+        self._abandoned.add(task)
+        task.add_done_callback(self._abandoned.discard)
+        try:
+            await asyncio.wait([task])
+            return task.result()
+        finally:
+            task.cancel()
+
+    async def run(self, script: AsyncScript, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        """The reply of a script."""
+        with self._failures_named():
+            return await script(keys, args)
+
+    async def run_each(self, script: AsyncScript, calls: Sequence[tuple[Sequence[str], Sequence[Any]]]) -> list[Any]:
+        """The replies of several calls of a script, in one round trip."""
+        if len(calls) < 2:
+            return [await self.run(script, *call) for call in calls]
+        with self._failures_named():
+            pipeline = self._redis.pipeline(transaction=False)
+            for keys, args in calls:
+                pipeline.evalsha(script.sha, len(keys), *keys, *args)
+            replies = await pipeline.execute(raise_on_error=False)
+            return [await self._or_again(r, script, call) for r, call in zip(replies, calls, strict=True)]
+
+    async def _or_again(self, reply: Any, script: AsyncScript, call: tuple[Sequence[str], Sequence[Any]]) -> Any:
+        if isinstance(reply, NoScriptError):
+            return await script(*call)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    async def close(self) -> None:
+        """Close all connections. Readers that were abandoned a moment ago have theirs closed as well."""
+        if self._abandoned:
+            await asyncio.wait(set(self._abandoned))
+        await self._redis.aclose()
+
+    @contextmanager
+    def _failures_named(self) -> Iterator[None]:
+        try:
+            yield
+        except (RedisConnectionError, RedisTimeoutError, OSError) as error:
+            raise Unavailable(f"{self._advice()} ({error})") from error
+        except ResponseError as error:
+            if any(word in str(error) for word in _NOT_NOW):
+                raise Unavailable(f"{self._advice()} ({error})") from error
+            raise
+
+    def _advice(self) -> str:
+        return f"the queue does not answer: check that Redis at {self._place} runs and accepts us; then try again"
+
+
+@cache
+def _source(name: str) -> str:
+    folder = files("visionchat_serve") / "redis_scripts"
+    return "\n".join((folder / f"{part}.lua").read_text(encoding="utf-8") for part in ("prelude", name))
+
+
+def _without_secrets(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

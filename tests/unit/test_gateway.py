@@ -1,0 +1,226 @@
+"""The HTTP API over the in-memory queue and a scripted engine, without sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import json
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import pytest
+from PIL import Image
+
+from support.scripted_engine import ScriptedEngine, loader
+from visionchat_serve.broker import BrokerPolicy
+from visionchat_serve.config import Settings
+from visionchat_serve.errors import Unavailable
+from visionchat_serve.gateway import create_app
+from visionchat_serve.memory_broker import MemoryBroker
+from visionchat_serve.replica import Replica
+
+MODEL = "visionchat-tiny"
+
+
+def picture(width: int = 64, height: int = 64) -> str:
+    data = io.BytesIO()
+    Image.new("RGB", (width, height), "red").save(data, "PNG")
+    return "data:image/png;base64," + base64.b64encode(data.getvalue()).decode()
+
+
+def chat(text: str, *pictures: str, **fields: Any) -> dict[str, Any]:
+    content: list[dict[str, Any]] = [{"type": "image_url", "image_url": {"url": url}} for url in pictures]
+    content.append({"type": "text", "text": text})
+    return {"model": MODEL, "messages": [{"role": "user", "content": content}], **fields}
+
+
+class House:
+    """A gateway with `replicas` behind it."""
+
+    def __init__(self) -> None:
+        self.broker = MemoryBroker(BrokerPolicy(max_waiting=3))
+        self.engine = ScriptedEngine()
+        self.settings = Settings(max_body_bytes=100_000, max_images=2)
+
+    async def post(self, body: Any, **more: Any) -> httpx.Response:
+        return await self.http.post("/v1/chat/completions", json=body, **more)
+
+
+@pytest.fixture
+async def house() -> AsyncIterator[House]:
+    house = House()
+    app = create_app(house.settings, lambda: house.broker)
+    replica = Replica(loader(house.engine), house.broker, "r1", (0,))
+    async with app.router.lifespan_context(app):
+        await replica.start()
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as house.http:
+            yield house
+        house.engine.release.set()
+        await replica.drain(timedelta(seconds=5))
+
+
+def events(response: httpx.Response) -> list[Any]:
+    lines = [line for line in response.text.split("\n\n") if line.startswith("data: ")]
+    assert lines[-1] == "data: [DONE]"
+    return [json.loads(line[6:]) for line in lines[:-1]]
+
+
+async def test_a_whole_answer(house: House) -> None:
+    response = await house.post(chat("a red square", picture()))
+    assert response.status_code == 200
+    body = response.json()
+    assert body["choices"][0]["message"]["content"] == "a red square"
+    assert body["choices"][0]["finish_reason"] == "stop"
+    assert body["usage"] == {
+        "prompt_tokens": 3,
+        "completion_tokens": 3,
+        "total_tokens": 6,
+        "prompt_tokens_details": {"cached_tokens": 0, "image_tokens": 1},
+    }
+
+
+async def test_a_streamed_answer(house: House) -> None:
+    response = await house.post(chat("a red square", stream=True, stream_options={"include_usage": True}))
+    assert response.headers["content-type"].startswith("text/event-stream")
+    *chunks, usage = events(response)
+    assert chunks[0]["choices"][0]["delta"]["role"] == "assistant"
+    assert "".join(c["choices"][0]["delta"].get("content", "") for c in chunks) == "a red square"
+    assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
+    assert (usage["choices"], usage["usage"]["total_tokens"]) == ([], 6)
+
+
+async def test_the_engine_sees_messages_and_pictures_in_their_order(house: House) -> None:
+    body = chat("what?", picture(), picture(32, 48))
+    body["messages"].insert(0, {"role": "developer", "content": "Be brief."})
+    await house.post(body)
+    (seen,) = house.engine.seen
+    assert [m.role for m in seen.messages] == ["system", "user"]
+    assert [p.kind for p in seen.messages[1].parts] == ["image", "image", "text"]
+    assert [Image.open(io.BytesIO(i)).size for i in seen.images] == [(64, 64), (32, 48)]
+
+
+async def test_a_job_that_does_not_fit_gets_its_status_also_when_streamed(house: House) -> None:
+    for stream in (False, True):
+        response = await house.post(chat("word " * 101, stream=stream))
+        assert response.status_code == 400
+        assert response.json()["error"]["code"] == "context_length_exceeded"
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code", "param"),
+    [
+        (chat("hi", model="gpt-4o"), 404, "not_found", "model"),
+        (chat("hi", "data:image/png;base64,AAAA"), 415, "unsupported_image_type", "messages.0.content.0.image_url"),
+        (chat("hi", picture()[:-40]), 422, "image_unreadable", "messages.0.content.0.image_url"),
+        (chat("hi", "https://example.org/cat.jpg"), 400, "invalid_image", "messages.0.content.0.image_url"),
+        (chat("hi", *[picture()] * 3), 400, "invalid_request", "messages.0"),
+        (chat("hi", bananas=1), 400, "invalid_request", "bananas"),
+        (chat("x" * 200_000), 413, "request_too_large", None),
+        ("not an object", 400, "invalid_request", None),
+    ],
+)
+async def test_a_bad_request_is_refused_before_the_queue(
+    house: House, body: Any, status: int, code: str, param: str | None
+) -> None:
+    response = await house.post(body)
+    error = response.json()["error"]
+    assert (response.status_code, error["code"], error["param"]) == (status, code, param)
+    assert error["message"]
+    assert (await house.broker.load()).backlog == 0
+    assert house.engine.seen == []
+
+
+async def test_pictures_belong_to_users(house: House) -> None:
+    body = chat("hi", picture())
+    body["messages"].append({"role": "assistant", "content": body["messages"][0]["content"]})
+    response = await house.post(body)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "messages.1"
+
+
+async def test_a_full_queue_is_429(house: House) -> None:
+    asked = [asyncio.create_task(house.post(chat("!hold"))) for _ in range(3)]
+    while (await house.broker.load()).backlog < 3:
+        await asyncio.sleep(0)
+    response = await house.post(chat("one too many"))
+    assert response.status_code == 429
+    assert response.json()["error"]["code"] == "queue_full"
+    house.engine.release.set()
+    assert [(await one).status_code for one in asked] == [200] * 3
+
+
+async def test_a_client_that_leaves_cancels_its_job(house: House) -> None:
+    asked = asyncio.create_task(house.post(chat("a !hold b")))
+    while not house.engine.seen:
+        await asyncio.sleep(0)
+    asked.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asked
+    house.engine.release.set()
+    response = await house.post(chat("next"))
+    assert response.json()["choices"][0]["message"]["content"] == "next"
+    assert house.engine.aborted == [house.engine.seen[0].id]
+
+
+async def test_health_readiness_models_and_metrics(house: House) -> None:
+    assert (await house.http.get("/healthz")).json() == {"status": "ok"}
+    while (await house.http.get("/readyz")).status_code != 200:
+        await asyncio.sleep(0)
+    models = (await house.http.get("/v1/models")).json()
+    assert [m["id"] for m in models["data"]] == [MODEL]
+    assert (await house.http.get(f"/v1/models/{MODEL}")).json()["engine"] == "scripted"
+    assert (await house.http.get("/v1/models/other")).status_code == 404
+    await house.post(chat("hi"))
+    page = (await house.http.get("/metrics")).text
+    for line in ('visionchat_requests_total{outcome="ok"} 1.0', 'visionchat_queue_depth{state="waiting"} 0.0'):
+        assert line in page
+
+
+async def test_not_ready_without_a_queue_or_a_replica(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nobody() -> list[Any]:
+        return []
+
+    monkeypatch.setattr(house.broker, "reports", nobody)
+    response = await house.http.get("/readyz")
+    assert (response.status_code, response.json()["reason"]) == (503, "no_replica")
+
+    async def away() -> None:
+        raise Unavailable("the queue is away")
+
+    monkeypatch.setattr(house.broker, "ping", away)
+    response = await house.http.get("/readyz")
+    assert (response.status_code, response.json()["reason"]) == (503, "service_unavailable")
+
+
+async def test_request_ids(house: House) -> None:
+    given = await house.http.get("/healthz", headers={"X-Request-Id": "my-id.1"})
+    made = await house.http.get("/healthz", headers={"X-Request-Id": "bad id\twith spaces"})
+    assert given.headers["x-request-id"] == "my-id.1"
+    assert made.headers["x-request-id"].startswith("req-")
+
+
+async def test_unknown_pages_and_methods_keep_the_form(house: House) -> None:
+    assert (await house.http.get("/v1/nothing")).json()["error"]["code"] == "not_found"
+    response = await house.http.get("/v1/chat/completions")
+    assert (response.status_code, response.json()["error"]["type"]) == (405, "invalid_request_error")
+
+
+async def test_a_fault_of_ours_is_a_500_in_the_form(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(house.broker, "submit", broken)
+    response = await house.post(chat("hi"))
+    assert (response.status_code, response.json()["error"]["code"]) == (500, "engine_failure")
+
+
+async def test_the_api_description_holds_the_request(house: House) -> None:
+    page = (await house.http.get("/openapi.json")).json()
+    schema = page["paths"]["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert "messages" in schema["properties"]
+    assert "ChatMessage" in page["components"]["schemas"]
+    assert (await house.http.get("/docs")).status_code == 200

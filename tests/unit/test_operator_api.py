@@ -1,0 +1,76 @@
+"""The VisionChat resource's schema and the operator's command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from visionchat_operator.cli import main
+from visionchat_operator.crd import custom_resource_definition, spec_schema
+from visionchat_operator.generate import ROOT, generated_files
+
+GOOD = """
+apiVersion: visionchat.dev/v1alpha1
+kind: VisionChat
+metadata: {name: demo}
+spec:
+  replicas: {min: 0, max: 3, cpus: 4, memory: 6Gi}
+  pinning: {mode: QueueDepth}
+"""
+
+
+def nodes(schema: Any) -> list[dict[str, Any]]:
+    found = [schema] if isinstance(schema, dict) else []
+    children = schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else []
+    return found + [node for child in children for node in nodes(child)]
+
+
+def test_the_schema_is_structural() -> None:
+    for node in nodes(spec_schema()):
+        assert not {"$ref", "anyOf", "allOf", "$defs", "title"} & node.keys()
+
+
+def test_every_field_of_the_spec_says_what_it_is() -> None:
+    for node in nodes(spec_schema()):
+        for field in node.get("properties", {}).values():
+            assert field.get("description")
+
+
+def test_names() -> None:
+    crd = custom_resource_definition()
+    assert crd["metadata"]["name"] == "visionchats.visionchat.dev"
+    assert crd["spec"]["names"]["shortNames"] == ["vchat"]
+
+
+def test_generated_files_are_up_to_date() -> None:
+    for path, text in generated_files().items():
+        assert (ROOT / path).read_text() == text, f"{path} is out of date: run `make generate`"
+
+
+def test_check_accepts_a_good_resource(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(GOOD)
+    assert main(["check", str(tmp_path / "a.yaml")]) == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (("max: 3", "max: 0"), "spec.replicas.max"),
+        (("min: 0", "min: 9"), "must not be over"),
+        (("cpus: 4", "cpus: 1.5"), "spec.replicas.cpus"),
+        (("memory: 6Gi", "memory: lots"), "spec.replicas.memory"),
+        (("QueueDepth", "Sometimes"), "spec.pinning.mode"),
+        (("cpus: 4", "cpu: 4"), "spec.replicas.cpu"),
+        (("v1alpha1", "v9"), "apiVersion"),
+        (("kind: VisionChat", "kind: Pod"), "holds no VisionChat"),
+        (("spec:", "spec: ["), "a.yaml"),
+    ],
+)
+def test_check_names_what_is_wrong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: tuple[str, str], says: str
+) -> None:
+    (tmp_path / "a.yaml").write_text(GOOD.replace(*change))
+    assert main(["check", str(tmp_path / "a.yaml")]) == 1
+    assert says in capsys.readouterr().err

@@ -1,0 +1,171 @@
+"""A replica over the in-memory queue: every claimed job ends, in order, whatever happens to it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import pytest
+
+from support.scripted_engine import ScriptedEngine, loader
+from support.waiting import wait_until
+from visionchat_serve.answer import Answer
+from visionchat_serve.broker import BrokerPolicy
+from visionchat_serve.errors import EngineFailure, VisionChatError
+from visionchat_serve.memory_broker import MemoryBroker
+from visionchat_serve.messages import ChatJob, Finish, Message, SamplingParams, TextPart
+from visionchat_serve.replica import Replica
+
+SHORT_LEASE = BrokerPolicy(lease=timedelta(milliseconds=150))
+
+
+def job(name: str, text: str, seconds: float = 60) -> ChatJob:
+    now = time.time()
+    return ChatJob(name, (Message("user", (TextPart(text),)),), SamplingParams(), "m", 0, now, now + seconds)
+
+
+async def answer(broker: MemoryBroker, job_id: str) -> str:
+    """The whole answer, or the code of the error it ended with."""
+    whole = Answer()
+    try:
+        async for event in broker.events(job_id):
+            whole.feed(event)
+    except VisionChatError as error:
+        return error.code
+    return whole.text
+
+
+@asynccontextmanager
+async def replica(engine: ScriptedEngine, broker: MemoryBroker, name: str = "r1") -> AsyncIterator[Replica]:
+    one = Replica(loader(engine), broker, name, (0,))
+    await one.start()
+    try:
+        yield one
+    finally:
+        engine.release.set()
+        await one.drain(timedelta(seconds=5))
+
+
+async def test_jobs_are_answered_in_the_order_of_their_arrival() -> None:
+    broker, engine = MemoryBroker(), ScriptedEngine()
+    for number in range(8):
+        await broker.submit(job(f"j{number}", f"number {number} please"), [])
+    async with replica(engine, broker):
+        texts = [await answer(broker, f"j{number}") for number in range(8)]
+    assert texts == [f"number {number} please" for number in range(8)]
+    assert [request.id for request in engine.seen] == [f"j{number}" for number in range(8)]
+
+
+async def test_no_more_jobs_are_claimed_than_the_engine_runs() -> None:
+    broker, engine = MemoryBroker(), ScriptedEngine(max_running=2)
+    for number in range(5):
+        await broker.submit(job(f"j{number}", "!hold a"), [])
+    async with replica(engine, broker):
+        await wait_until(lambda: len(engine.seen) >= 1, "the first runs")
+        load = await broker.load()
+        assert load.leased <= 2
+        assert load.waiting >= 3
+        engine.release.set()
+        assert [await answer(broker, f"j{n}") for n in range(5)] == ["!hold a"] * 5
+
+
+async def test_a_long_answer_keeps_its_lease() -> None:
+    broker, engine = MemoryBroker(SHORT_LEASE), ScriptedEngine()
+    await broker.submit(job("slow", "a !hold b"), [])
+    async with replica(engine, broker):
+        await wait_until(lambda: bool(engine.seen), "it runs")
+        began = time.monotonic()
+        await wait_until(lambda: time.monotonic() - began > 3 * SHORT_LEASE.lease.total_seconds(), "leases passed")
+        assert await broker.claim("thief", 1, timedelta(0)) == []
+        engine.release.set()
+        assert await answer(broker, "slow") == "a !hold b"
+
+
+async def test_a_cancelled_job_frees_the_engine_for_the_next() -> None:
+    broker, engine = MemoryBroker(SHORT_LEASE), ScriptedEngine()
+    await broker.submit(job("gone", "a !hold b"), [])
+    await broker.submit(job("next", "fine"), [])
+    async with replica(engine, broker):
+        await wait_until(lambda: bool(engine.seen), "it runs")
+        await broker.cancel("gone")
+        events = [event.value async for event in broker.events("gone")]
+        assert isinstance(events[-1], Finish)
+        assert events[-1].reason == "cancelled"
+        engine.release.set()
+        assert await answer(broker, "next") == "fine"
+    assert "gone" in engine.aborted
+
+
+async def test_a_request_that_does_not_fit_ends_with_its_own_error() -> None:
+    broker = MemoryBroker()
+    await broker.submit(job("long", "word " * 101), [])
+    async with replica(ScriptedEngine(), broker):
+        assert await answer(broker, "long") == "context_length_exceeded"
+
+
+async def test_a_deadline_ends_a_running_answer() -> None:
+    broker, engine = MemoryBroker(SHORT_LEASE), ScriptedEngine()
+    await broker.submit(job("late", "a !hold b", seconds=0.3), [])
+    async with replica(engine, broker):
+        assert await answer(broker, "late") == "timeout"
+        assert bool(engine.seen)
+        engine.release.set()
+
+
+async def test_an_engine_that_breaks_answers_its_job_and_asks_for_a_restart() -> None:
+    broker = MemoryBroker()
+    await broker.submit(job("poison", "a !crash"), [])
+    async with replica(ScriptedEngine(), broker) as one:
+        one.check()
+        assert await answer(broker, "poison") == "engine_failure"
+        await broker.submit(job("later", "for a healthy replica"), [])
+        with pytest.raises(EngineFailure):
+            one.check()
+        await asyncio.sleep(0)
+        assert (await broker.load()).waiting == 1
+
+
+async def test_draining_finishes_what_runs_and_leaves_what_waits() -> None:
+    broker, engine = MemoryBroker(), ScriptedEngine()
+    await broker.submit(job("running", "a !hold b"), [])
+    await broker.submit(job("waiting", "for the next replica"), [])
+    one = Replica(loader(engine), broker, "r1", (0,))
+    await one.start()
+    await wait_until(lambda: bool(engine.seen), "the first runs")
+    draining = asyncio.create_task(one.drain(timedelta(seconds=10)))
+    await asyncio.sleep(0)
+    engine.release.set()
+    await draining
+    assert await answer(broker, "running") == "a !hold b"
+    assert engine.closed
+    assert (await broker.load()).waiting == 1
+    assert await broker.reports() == []
+    async with replica(ScriptedEngine(), broker, "r2"):
+        assert await answer(broker, "waiting") == "for the next replica"
+
+
+async def test_what_is_not_done_in_time_is_given_back() -> None:
+    broker, engine = MemoryBroker(), ScriptedEngine()
+    await broker.submit(job("slow", "a !hold b"), [])
+    one = Replica(loader(engine), broker, "r1", (0,))
+    await one.start()
+    await wait_until(lambda: bool(engine.seen), "it runs")
+    draining = asyncio.create_task(one.drain(timedelta(milliseconds=50)))
+    await wait_until(lambda: one._thread._stopping, "patience ended")
+    engine.release.set()
+    await draining
+    other = ScriptedEngine()
+    other.release.set()
+    async with replica(other, broker, "r2"):
+        assert await answer(broker, "slow") == "a !hold b"
+
+
+async def test_a_ready_replica_reports_itself() -> None:
+    broker = MemoryBroker()
+    async with replica(ScriptedEngine(), broker):
+        await wait_until(lambda: bool(broker._reports), "a report")
+        (report,) = await broker.reports()
+    assert (report.replica, report.engine, report.threads, report.cpus) == ("r1", "scripted", 1, (0,))
