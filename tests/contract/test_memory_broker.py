@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+
 from visionchat_serve.broker import BrokerPolicy
 from visionchat_serve.errors import NotFound
 from visionchat_serve.memory_broker import MemoryBroker

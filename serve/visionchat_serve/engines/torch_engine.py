@@ -1,0 +1,202 @@
+"""The reference engine: transformers' Qwen3-VL weights and vision tower, our own decode loop over a static cache.
+
+Runs one request at a time, so that an answer never depends on who else is asking. The same code loads the tiny
+model and Qwen/Qwen3-VL-2B-Instruct, offline, from a folder.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import nn
+
+from visionchat_serve.engines.chat_prompt import ChatPrompt
+from visionchat_serve.engines.decoder import Decoder, KVCache
+from visionchat_serve.engines.protocol import EngineInfo, EngineOutput, EngineRequest
+from visionchat_serve.engines.sampling import ModelDefaults, Sampler
+from visionchat_serve.engines.scheduler import Decode, Prefill, Scheduler
+from visionchat_serve.engines.text_stream import TextStream
+from visionchat_serve.errors import ContextTooLong, ImageUnreadable
+from visionchat_serve.messages import FinishReason, ImagePart, Message, SamplingParams, TextPart, Usage
+
+
+@dataclass(slots=True)
+class _Run:
+    """A request and how far it is. Prompt tensors are dropped after the prefill."""
+
+    request: EngineRequest
+    ids: torch.Tensor  # (prompt tokens,)
+    pixels: torch.Tensor | None  # (patches, patch values)
+    grid: torch.Tensor | None  # (pictures, 3): time, height, width in patches
+    sampler: Sampler
+    stream: TextStream
+    limit: int  # tokens it may write
+    usage: Usage
+    length: int = 0  # tokens in the cache
+    next_position: int = 0  # M-RoPE position of the next token
+    last: int = 0  # the token that was chosen last
+
+
+class TorchEngine:
+    """See `engines.protocol.Engine`."""
+
+    max_running = 1
+
+    def __init__(self, path: Path, *, dtype: str = "auto", threads: int = 1, max_context: int = 4096) -> None:
+        from visionchat_serve.engines.checkpoint import load_checkpoint, revision_of
+
+        torch.set_num_threads(threads)
+        loaded = load_checkpoint(path, dtype)
+        self._model, self._tokenizer, self._images = loaded.model, loaded.tokenizer, loaded.image_processor
+        self._model.model.visual.patch_embed = LinearPatchEmbed(self._model.model.visual.patch_embed)
+        self._prompt = ChatPrompt(self._tokenizer)
+        self._decoder = Decoder(self._model)
+        limit = min(max_context, self._model.config.text_config.max_position_embeddings)
+        self._cache: KVCache = self._decoder.new_cache(limit)
+        self._defaults = ModelDefaults.of(self._model.generation_config)
+        eos = self._model.generation_config.eos_token_id
+        self._eos = frozenset([eos] if isinstance(eos, int) else eos)
+        self._scheduler = Scheduler(self.max_running)
+        self._runs: dict[str, _Run] = {}
+        name = str(self._decoder.dtype).removeprefix("torch.")
+        self.info = EngineInfo("torch", path.name, name, threads, limit, revision_of(path, f"torch-{name}"))
+
+    @property
+    def has_work(self) -> bool:
+        return self._scheduler.has_work
+
+    def warm_up(self) -> None:
+        picture = io.BytesIO()
+        pixels = np.random.default_rng(0).integers(0, 255, (384, 512, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(picture, "PNG")
+        message = Message("user", (ImagePart(0), TextPart("What is this?")))
+        self.add(EngineRequest("warm-up", (message,), (picture.getvalue(),), SamplingParams(max_tokens=4)))
+        while self.has_work:
+            self.step()
+
+    def add(self, request: EngineRequest) -> None:
+        pixels, grid = self._pictures(request.images)
+        merge = self._model.config.vision_config.spatial_merge_size**2
+        image_tokens = [] if grid is None else [int(one.prod()) // merge for one in grid]
+        ids = self._prompt.ids(request.messages, image_tokens)
+        room = self.info.max_context - len(ids)
+        if room < 1:
+            raise ContextTooLong(
+                f"the prompt has {len(ids)} tokens, {sum(image_tokens)} of them for pictures; the model takes "
+                f"{self.info.max_context}. Send a smaller picture, use detail \"low\", or shorten the text"
+            )
+        tensor = torch.tensor(ids)
+        self._runs[request.id] = _Run(
+            request=request,
+            ids=tensor,
+            pixels=pixels,
+            grid=grid,
+            sampler=Sampler(request.sampling, self._defaults, tensor),
+            stream=TextStream(self._decode_text, request.sampling.stop),
+            limit=min(room, request.sampling.max_tokens),
+            usage=Usage(prompt_tokens=len(ids), image_tokens=sum(image_tokens)),
+        )
+        self._scheduler.add(request.id)
+
+    def abort(self, request_id: str) -> None:
+        self._scheduler.remove(request_id)
+        self._runs.pop(request_id, None)
+
+    @torch.inference_mode()
+    def step(self) -> list[EngineOutput]:
+        plan = self._scheduler.plan()
+        if isinstance(plan, Prefill):
+            run = self._runs[plan.request_id]
+            return [self._advance(run, self._prefill(run))]
+        if isinstance(plan, Decode):
+            return [self._advance(run, self._decode(run)) for run in map(self._runs.__getitem__, plan.request_ids)]
+        return []
+
+    def close(self) -> None:
+        self._runs.clear()
+        del self._model, self._decoder, self._cache
+
+    # --- the model ---
+
+    def _prefill(self, run: _Run) -> torch.Tensor:
+        hidden = self._decoder.embed(run.ids)
+        visual, deepstack = None, []
+        if run.pixels is not None:
+            features = self._model.model.visual(run.pixels.to(hidden.dtype), grid_thw=run.grid, return_dict=True)
+            visual = run.ids == self._prompt.image_id
+            hidden = hidden.masked_scatter(visual[:, None], features.pooler_output.to(hidden.dtype))
+            deepstack = features.deepstack_features
+        positions = self._positions(run)
+        logits = self._decoder.forward(hidden, self._decoder.rotary(positions), self._cache, 0, visual, deepstack)
+        run.length, run.next_position = len(run.ids), int(positions.max()) + 1
+        run.pixels = run.grid = None
+        return logits
+
+    def _positions(self, run: _Run) -> torch.Tensor:
+        """M-RoPE positions (3, tokens) of the prompt."""
+        kinds = (run.ids == self._prompt.image_id).int()
+        positions, _ = self._model.model.get_rope_index(run.ids[None], kinds[None], image_grid_thw=run.grid)
+        return positions[:, 0]
+
+    def _decode(self, run: _Run) -> torch.Tensor:
+        position = torch.full((3, 1), run.next_position)
+        hidden = self._decoder.embed(torch.tensor([run.last]))
+        logits = self._decoder.forward(hidden, self._decoder.rotary(position), self._cache, run.length)
+        run.length, run.next_position = run.length + 1, run.next_position + 1
+        return logits
+
+    # --- tokens to outputs ---
+
+    def _advance(self, run: _Run, logits: torch.Tensor) -> EngineOutput:
+        """Choose the next token and say what it means for the request."""
+        token = run.last = run.sampler.choose(logits)
+        written = run.usage.completion_tokens + 1
+        run.usage = Usage(run.usage.prompt_tokens, written, run.usage.image_tokens)
+        finish: FinishReason | None = None
+        if token in self._eos:
+            text, finish = run.stream.flush(), "stop"
+        else:
+            text = run.stream.push(token)
+            if run.stream.stopped:
+                finish = "stop"
+            elif written >= run.limit:
+                text, finish = text + run.stream.flush(), "stop" if run.stream.stopped else "length"
+        if finish is not None:
+            self.abort(run.request.id)
+        return EngineOutput(run.request.id, text, run.usage, finish)
+
+    def _decode_text(self, ids: Sequence[int]) -> str:
+        text: str = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return text
+
+    def _pictures(self, images: Sequence[bytes]) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        if not images:
+            return None, None
+        try:
+            pictures = [Image.open(io.BytesIO(data)).convert("RGB") for data in images]
+        except (OSError, ValueError, SyntaxError) as error:
+            raise ImageUnreadable("a picture was damaged on its way to the model; send it again") from error
+        prepared: Any = self._images(images=pictures, return_tensors="pt")
+        return prepared["pixel_values"], prepared["image_grid_thw"]
+
+
+class LinearPatchEmbed(nn.Module):
+    """The patch embedding as one matrix product: kernel and stride of its Conv3d are the same, so the two are equal,
+    and the convolution is many times slower on CPUs."""
+
+    def __init__(self, convolution: Any) -> None:
+        super().__init__()
+        weight = convolution.proj.weight
+        self.weight = nn.Parameter(weight.detach().reshape(weight.shape[0], -1), requires_grad=False)
+        self.bias = convolution.proj.bias
+
+    def forward(self, patches: torch.Tensor) -> torch.Tensor:
+        """(patches, values) -> (patches, hidden)."""
+        return nn.functional.linear(patches.to(self.weight.dtype), self.weight, self.bias)

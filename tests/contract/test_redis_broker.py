@@ -1,0 +1,284 @@
+"""What can go wrong with a Redis, and must not go wrong with the queue."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from contract.queues import Queue
+from support.waiting import wait_until
+from visionchat_serve import redis_link
+from visionchat_serve.broker import Broker, LeaseState
+from visionchat_serve.errors import ConfigError, NotFound, Unavailable
+from visionchat_serve.messages import Finish, QueueLoad
+from visionchat_serve.redis_broker import RedisBroker
+from visionchat_serve.redis_keys import GROUP, RELEASED, Keys
+from visionchat_serve.redis_server import EmbeddedRedis
+
+NOW = timedelta(0)
+STOP = Finish("stop")
+
+
+def redis_of(queue: Queue) -> Redis:
+    assert queue.url is not None
+    return Redis.from_url(queue.url)
+
+
+async def consumers_of(queue: Queue) -> set[str]:
+    async with redis_of(queue) as redis:
+        return {c["name"].decode() for c in await redis.xinfo_consumers(Keys(queue.namespace).jobs, GROUP)}
+
+
+async def refuses(call: Callable[[], Awaitable[Any]]) -> bool:
+    try:
+        await call()
+    except Unavailable:
+        return True
+    return False
+
+
+# --- Redis restarts, hangs, forgets ---
+
+
+async def test_everything_goes_on_after_a_restart(own_server: EmbeddedRedis, make_job: Any, collect: Any) -> None:
+    queue = Queue(own_server.url)
+    broker = queue.open(lease=timedelta(seconds=30))
+    done, running, waiting = (make_job(images=1) for _ in range(3))
+    for job in (done, running, waiting):
+        await broker.submit(job, [os.urandom(1000)])
+    first, second = await broker.claim("a", 2, NOW)
+    await broker.finish(first, STOP)
+    assert await broker.publish(second, 0, "so far") is LeaseState.HELD
+
+    own_server.stop()
+    for call in (broker.ping, broker.load, lambda: broker.claim("a", 1, NOW), lambda: collect(broker, done.id)):
+        with pytest.raises(Unavailable, match="check that Redis"):
+            await call()
+    own_server.start()
+
+    assert await broker.renew("a", [second]) == [LeaseState.HELD]
+    assert await broker.publish(second, 1, ", so good") is LeaseState.HELD
+    assert await broker.finish(second, STOP)
+    assert len(await collect(broker, done.id)) == 1
+    assert [getattr(e.value, "text", "end") for e in await collect(broker, running.id)] == [
+        "so far",
+        ", so good",
+        "end",
+    ]
+    [third] = await broker.claim("a", 1, NOW)
+    assert third.job == waiting
+    await queue.close()
+
+
+async def test_a_reader_learns_that_redis_went_away(own_server: EmbeddedRedis, make_job: Any, collect: Any) -> None:
+    queue = Queue(own_server.url)
+    broker = queue.open()
+    job = make_job()
+    await broker.submit(job, [])
+    reader = asyncio.ensure_future(collect(broker, job.id))
+    claimer = asyncio.ensure_future(broker.claim("a", 0 + 1, timedelta(seconds=30)))
+    await asyncio.wait_for(claimer, 2)
+    claimer = asyncio.ensure_future(broker.claim("b", 1, timedelta(seconds=30)))
+    await wait_until(lambda: _connections(broker, 2), "both wait at Redis")
+    own_server.stop()
+    for task in (reader, claimer):
+        with pytest.raises(Unavailable):
+            await asyncio.wait_for(task, 5)
+    await queue.close()
+
+
+def _connections(broker: Broker, count: int) -> bool:
+    assert isinstance(broker, RedisBroker)
+    return len(broker._link._redis.connection_pool._in_use_connections) >= count
+
+
+async def test_a_hung_redis_hangs_nobody(own_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redis_link, "REPLY_TIMEOUT", timedelta(milliseconds=300))
+    queue = Queue(own_server.url)
+    broker = queue.open()
+    async with redis_of(queue) as redis:
+        pid = (await redis.info("server"))["process_id"]
+    await broker.ping()
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        started = time.monotonic()
+        with pytest.raises(Unavailable):
+            await broker.ping()
+        assert time.monotonic() - started < 2
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    await broker.ping()
+    await queue.close()
+
+
+async def test_redis_forgets_scripts_group_or_everything(redis_queue: Queue, make_job: Any) -> None:
+    broker = redis_queue.open()
+    jobs = Keys(redis_queue.namespace).jobs
+    async with redis_of(redis_queue) as redis:
+        for _ in range(3):
+            await broker.submit(make_job(), [])
+        await redis.script_flush()
+        claims = await broker.claim("a", 2, NOW)
+        await redis.script_flush()
+        assert await broker.renew("a", claims) == [LeaseState.HELD] * 2
+
+        await redis.xgroup_destroy(jobs, GROUP)
+        assert await broker.load() == QueueLoad(waiting=3, leased=0)
+        assert await broker.renew("a", claims) == [LeaseState.LOST] * 2
+        assert len(await broker.claim("b", 3, NOW)) == 3, "what is not answered is claimed again"
+
+        waiting = asyncio.ensure_future(broker.claim("a", 1, timedelta(seconds=5)))
+        await wait_until(lambda: _connections(broker, 1), "a replica waits at Redis")
+        await redis.delete(jobs)
+        job = make_job()
+        await broker.submit(job, [])
+        assert [c.job for c in await asyncio.wait_for(waiting, 3)] == [job]
+
+
+async def test_pictures_that_are_gone(redis_queue: Queue, make_job: Any, collect: Any) -> None:
+    broker = redis_queue.open()
+    job = make_job(images=1)
+    await broker.submit(job, [b"p"])
+    async with redis_of(redis_queue) as redis:
+        await redis.delete(Keys(redis_queue.namespace).images(job.id))
+    assert await broker.claim("a", 1, NOW) == []
+    assert (await collect(broker, job.id))[-1].value.error_code == "service_unavailable"
+
+
+async def test_entries_and_jobs_deleted_from_outside(redis_queue: Queue, make_job: Any) -> None:
+    broker = redis_queue.open()
+    keys = Keys(redis_queue.namespace)
+    trimmed, forgotten, good = make_job(), make_job(), make_job()
+    for job in (trimmed, forgotten, good):
+        await broker.submit(job, [])
+    [claim] = await broker.claim("a", 1, NOW)
+    async with redis_of(redis_queue) as redis:
+        await redis.xdel(keys.jobs, claim.entry_id)
+        await redis.delete(keys.job(forgotten.id))
+    claims = await broker.claim("b", 3, timedelta(seconds=1))
+    assert [c.job for c in claims] == [good]
+
+    async def the_ghost_is_gone() -> bool:
+        await broker.claim("c", 1, NOW)
+        async with redis_of(redis_queue) as redis:
+            pending = await redis.xpending_range(keys.jobs, GROUP, "-", "+", 10)
+        return claim.entry_id.encode() not in {p["message_id"] for p in pending}
+
+    await wait_until(the_ghost_is_gone, "the pending entry without an entry is dropped")
+
+
+async def test_a_job_that_vanishes_under_its_reader(
+    redis_queue: Queue, make_job: Any, collect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("visionchat_serve.redis_broker.EVENTS_WAIT", timedelta(milliseconds=200))
+    broker = redis_queue.open()
+    job = make_job()
+    await broker.submit(job, [])
+    reader = asyncio.ensure_future(collect(broker, job.id))
+    await wait_until(lambda: _connections(broker, 1), "the reader waits at Redis")
+    async with redis_of(redis_queue) as redis:
+        keys = Keys(redis_queue.namespace)
+        await redis.delete(keys.job(job.id), keys.events(job.id))
+    with pytest.raises(NotFound):
+        await asyncio.wait_for(reader, 2)
+
+
+# --- consumers, connections, calls ---
+
+
+async def test_consumers_are_forgotten_but_never_with_jobs(redis_queue: Queue, make_job: Any) -> None:
+    broker = redis_queue.open()
+    for _ in range(2):
+        await broker.submit(make_job(), [])
+    await broker.claim("dead", 1, NOW)
+    await broker.claim("leaving", 1, NOW)
+    await broker.leave("leaving")
+    assert await consumers_of(redis_queue) == {"dead", RELEASED}
+
+    async def taken_over() -> bool:
+        await broker.claim("b", 2, NOW)
+        return await consumers_of(redis_queue) == {"b"}
+
+    await wait_until(taken_over, "only the live consumer is left")
+
+
+@pytest.mark.parametrize("cancel_again", [False, True], ids=["asyncio", "anyio"])
+async def test_cancelled_readers_leave_nothing_behind(redis_queue: Queue, make_job: Any, cancel_again: bool) -> None:
+    broker = redis_queue.open()
+    assert isinstance(broker, RedisBroker)
+    job = make_job()
+    await broker.submit(job, [])
+
+    async def read() -> None:
+        async for _ in broker.events(job.id):
+            pass
+
+    pool = broker._link._redis.connection_pool
+    async with redis_of(redis_queue) as redis:
+        before = len(await redis.client_list())
+        for _ in range(4):
+            readers = [asyncio.ensure_future(read()) for _ in range(50)]
+            await wait_until(lambda: _connections(broker, 50), "all readers wait at Redis")
+            for _ in range(3 if cancel_again else 1):  # anyio cancels again at every await
+                for reader in readers:
+                    reader.cancel()
+                await asyncio.sleep(0)
+            await asyncio.gather(*readers, return_exceptions=True)
+            await wait_until(lambda: not pool._in_use_connections, "all connections are back")
+
+        async def flat() -> bool:
+            return len(await redis.client_list()) <= before
+
+        await wait_until(flat, "the connections of cancelled readers are closed")
+    assert len(pool._available_connections) <= 60
+
+
+async def test_an_idle_replica_costs_a_handful_of_calls(redis_queue: Queue) -> None:
+    broker = redis_queue.open(lease=timedelta(seconds=10))
+    await broker.claim("a", 1, NOW)
+    async with redis_of(redis_queue) as redis:
+        before = (await redis.info("commandstats")).copy()
+        await broker.claim("a", 1, timedelta(seconds=1))
+        after = await redis.info("commandstats")
+    called = sum(after[c]["calls"] - before.get(c, {"calls": 0})["calls"] for c in ("cmdstat_evalsha",))
+    assert called <= 3
+
+
+async def test_addresses(own_server: EmbeddedRedis) -> None:
+    with pytest.raises(ConfigError, match="not usable"):
+        RedisBroker.from_url("http://queue:6379", "x")
+    nowhere = RedisBroker.from_url("redis://:secret@127.0.0.1:1/0", "x")
+    with pytest.raises(Unavailable, match="127.0.0.1:1") as caught:
+        await nowhere.ping()
+    assert "secret" not in str(caught.value)
+    await nowhere.close()
+
+
+async def test_a_password(own_server: EmbeddedRedis) -> None:
+    async with Redis.from_url(own_server.url) as redis:
+        await redis.config_set("requirepass", "s3cret word")
+    stranger = RedisBroker.from_url(own_server.url, "x")
+    assert await refuses(stranger.ping)
+    friend = RedisBroker.from_url(f"unix://:s3cret%20word@{own_server.url.removeprefix('unix://')}", "x")
+    await friend.ping()
+    await stranger.close()
+    await friend.close()
+
+
+async def test_a_full_redis_is_unavailable(own_server: EmbeddedRedis, make_job: Any) -> None:
+    broker = RedisBroker.from_url(own_server.url, "x")
+    async with Redis.from_url(own_server.url) as redis:
+        await redis.config_set("maxmemory", "1mb")
+        assert await refuses(lambda: broker.submit(make_job(images=1), [os.urandom(2 << 20)]))
+        assert await refuses(lambda: broker.submit(make_job(images=1), [os.urandom(2 << 20)]))
+        await redis.config_set("maxmemory", "0")
+    await broker.submit(make_job(images=1), [os.urandom(2 << 20)])
+    await broker.close()
