@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PICTURE ?= tests/data/pictures/demo.png
+PICTURE ?= tests/data/pictures/circle-and-square.png
 QUESTION ?= What do you see?
 
 .PHONY: help install demo test verify fmt bench generate clean

@@ -12,25 +12,11 @@ from typing import Any, cast
 from ray import serve
 
 from visionchat_serve import cpu
-from visionchat_serve.broker import Broker, BrokerPolicy
 from visionchat_serve.config import Settings
+from visionchat_serve.connection import connect
 
 APP_NAME = "visionchat"
 DRAIN = timedelta(seconds=60)  # a replica that is scaled away may finish its answer for this long
-
-
-def connect(settings: Settings) -> Broker:
-    """The broker on the settings' Redis."""
-    from visionchat_serve.redis_broker import RedisBroker
-
-    assert settings.redis_url is not None, "the command line fills in the embedded server's address"
-    policy = BrokerPolicy(
-        lease=timedelta(seconds=settings.lease_seconds),
-        max_attempts=settings.max_attempts,
-        result_ttl=timedelta(seconds=settings.result_ttl_seconds),
-        max_waiting=settings.max_waiting,
-    )
-    return RedisBroker.from_url(settings.redis_url, settings.namespace, policy)
 
 
 @serve.deployment(name="Gateway", num_replicas=1, max_ongoing_requests=2000, ray_actor_options={"num_cpus": 0})

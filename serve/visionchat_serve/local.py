@@ -6,6 +6,7 @@ Everything listens on loopback or on a private socket; Ray's own ports ask for a
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import secrets
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from visionchat_serve.config import Settings
+from visionchat_serve.connection import check_queue
 from visionchat_serve.errors import ConfigError, VisionChatError
 
 Say = Callable[[str], None]
@@ -46,6 +48,7 @@ def default_data_dir() -> Path:
 
 def _with_redis(settings: Settings, stack: ExitStack, say: Say) -> Settings:
     if settings.redis_url is not None:
+        asyncio.run(check_queue(settings))
         say("queue: the Redis that was given")
         return settings
     from visionchat_serve.redis_server import EmbeddedRedis

@@ -87,7 +87,9 @@ class RedisBroker:
                 for event in events:
                     after = event.id
                     yield event
-            if wait == 0:
+                    if isinstance(event.value, Finish):
+                        return
+            if wait == 0:  # `after` was the end already
                 return
 
     async def _wait_of_reader(self, job_id: str) -> int:
@@ -99,9 +101,7 @@ class RedisBroker:
 
     async def _read(self, job_id: str, after: str, wait: int) -> list[JobEvent]:
         key = self._keys.events(job_id)
-        reply = await self._link.patiently(
-            lambda redis: redis.xread({key: after}, count=EVENTS_AT_ONCE, block=wait or None)
-        )
+        reply = await self._link.call(lambda redis: redis.xread({key: after}, count=EVENTS_AT_ONCE, block=wait or None))
         return [_event(job_id, entry_id, fields) for _, entries in reply or () for entry_id, fields in entries]
 
     async def cancel(self, job_id: str) -> bool:

@@ -19,8 +19,16 @@ from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.commands.core import AsyncScript
+from redis.exceptions import (
+    ClusterDownError,
+    MasterDownError,
+    NoPermissionError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+)
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from visionchat_serve.errors import ConfigError, Unavailable
@@ -29,8 +37,19 @@ REPLY_TIMEOUT = timedelta(seconds=5)  # longer than any wait that is asked of Re
 CONNECT_TIMEOUT = timedelta(seconds=3)
 MAX_CONNECTIONS = 10_000  # each open answer waits on a connection of its own; redis-py would stop at 100
 
-# Replies of a Redis that is there but cannot serve now: still loading, full, read-only, disk full, forbidden …
-_NOT_NOW = ("LOADING", "OOM ", "READONLY", "MISCONF", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS", "NOPERM", "NOAUTH")
+# Redis is away, or there but cannot serve now: full, read-only, disk full, forbidden … In a script's error the kind
+# is sometimes only in the text.
+_UNAVAILABLE = (
+    RedisConnectionError,
+    RedisTimeoutError,
+    OSError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    MasterDownError,
+    ClusterDownError,
+    NoPermissionError,
+)
+_UNAVAILABLE_WORDS = ("OOM ", "READONLY", "MISCONF", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS", "NOPERM", "NOAUTH")
 
 
 class RedisLink:
@@ -49,7 +68,7 @@ class RedisLink:
         except ValueError as error:
             raise ConfigError(f"the Redis address {_without_secrets(url)} is not usable: {error}") from error
         self._place = _without_secrets(url)
-        self._abandoned: set[asyncio.Task[Any]] = set()
+        self._running: set[asyncio.Future[Any]] = set()
 
     def script(self, name: str) -> AsyncScript:
         """A script of `redis_scripts/`; sent again by itself when Redis has forgotten it."""
@@ -57,39 +76,48 @@ class RedisLink:
 
     async def call(self, command: Callable[[Redis], Awaitable[Any]]) -> Any:
         """The reply of a command."""
-        with self._failures_named():
-            return await command(self._redis)
-
-    async def patiently(self, command: Callable[[Redis], Awaitable[Any]]) -> Any:
-        """The reply of a command that blocks, whose caller may be cancelled at any time.
-
-        A caller inside an anyio scope is cancelled again at every await, also at those that hand the connection
-        back. So the command runs in a task of its own, that is cancelled once and cleans up in peace.
-        """
-        task = asyncio.ensure_future(self.call(command))
-        self._abandoned.add(task)
-        task.add_done_callback(self._abandoned.discard)
-        try:
-            await asyncio.wait([task])
-            return task.result()
-        finally:
-            task.cancel()
+        return await self._apart(lambda: command(self._redis))
 
     async def run(self, script: AsyncScript, keys: Sequence[str], args: Sequence[Any]) -> Any:
         """The reply of a script."""
-        with self._failures_named():
-            return await script(keys, args)
+        return await self._apart(lambda: script(keys, args))
 
     async def run_each(self, script: AsyncScript, calls: Sequence[tuple[Sequence[str], Sequence[Any]]]) -> list[Any]:
         """The replies of several calls of a script, in one round trip."""
         if len(calls) < 2:
             return [await self.run(script, *call) for call in calls]
-        with self._failures_named():
-            pipeline = self._redis.pipeline(transaction=False)
-            for keys, args in calls:
-                pipeline.evalsha(script.sha, len(keys), *keys, *args)
-            replies = await pipeline.execute(raise_on_error=False)
-            return [await self._or_again(r, script, call) for r, call in zip(replies, calls, strict=True)]
+        replies: list[Any] = await self._apart(lambda: self._pipelined(script, calls))
+        return replies
+
+    async def _apart(self, command: Callable[[], Awaitable[Any]]) -> Any:
+        """Run a command in a task of its own, which outlives a caller that is cancelled.
+
+        redis-py 8.1 may swallow a cancellation while it connects, so that the caller would go on; and a caller
+        inside an anyio scope is cancelled again at every await, also at those that hand the connection back.
+        The task is cancelled once and cleans up in peace.
+        """
+        task = asyncio.ensure_future(command())
+        self._running.add(task)
+        task.add_done_callback(self._forget)
+        try:
+            await asyncio.wait([task])
+            with self._failures_named():
+                return task.result()
+        finally:
+            task.cancel()
+
+    def _forget(self, task: asyncio.Future[Any]) -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            task.exception()  # seen, even if nobody waits for it any more
+
+    async def _pipelined(self, script: AsyncScript, calls: Sequence[tuple[Sequence[str], Sequence[Any]]]) -> list[Any]:
+        # Not with the script object, which would ask before each pipeline whether Redis still knows the script.
+        pipeline = self._redis.pipeline(transaction=False)
+        for keys, args in calls:
+            pipeline.evalsha(script.sha, len(keys), *keys, *args)
+        replies = await pipeline.execute(raise_on_error=False)
+        return [await self._or_again(reply, script, call) for reply, call in zip(replies, calls, strict=True)]
 
     async def _or_again(self, reply: Any, script: AsyncScript, call: tuple[Sequence[str], Sequence[Any]]) -> Any:
         if isinstance(reply, NoScriptError):
@@ -99,19 +127,19 @@ class RedisLink:
         return reply
 
     async def close(self) -> None:
-        """Close all connections. Readers that were abandoned a moment ago have theirs closed as well."""
-        if self._abandoned:
-            await asyncio.wait(set(self._abandoned))
+        """Close all connections, when those whose callers went away are back."""
+        for task in self._running:
+            task.cancel()
+        if self._running:
+            await asyncio.wait(set(self._running))
         await self._redis.aclose()
 
     @contextmanager
     def _failures_named(self) -> Iterator[None]:
         try:
             yield
-        except (RedisConnectionError, RedisTimeoutError, OSError) as error:
-            raise Unavailable(f"{self._advice()} ({error})") from error
-        except ResponseError as error:
-            if any(word in str(error) for word in _NOT_NOW):
+        except (RedisError, OSError) as error:
+            if isinstance(error, _UNAVAILABLE) or any(word in str(error) for word in _UNAVAILABLE_WORDS):
                 raise Unavailable(f"{self._advice()} ({error})") from error
             raise
 

@@ -66,7 +66,7 @@ def _binary_in(package: str) -> str | None:
 
 
 def _version(binary: Path) -> tuple[int, int, int]:
-    command = [binary, "--version"]
+    command = [str(binary), "--version"]
     try:
         text = subprocess.run(command, capture_output=True, text=True, timeout=10).stdout  # noqa: S603
     except (OSError, subprocess.TimeoutExpired):

@@ -20,7 +20,7 @@ from typing import Any
 
 from support.server import Server, running
 
-PICTURE = Path(__file__).parents[1] / "data" / "pictures" / "demo.png"
+PICTURE = Path(__file__).parents[1] / "data" / "pictures" / "circle-and-square.png"
 QUESTION = "Describe the picture."
 
 

@@ -84,7 +84,7 @@ async def test_a_reader_learns_that_redis_went_away(own_server: EmbeddedRedis, m
     job = make_job()
     await broker.submit(job, [])
     reader = asyncio.ensure_future(collect(broker, job.id))
-    claimer = asyncio.ensure_future(broker.claim("a", 0 + 1, timedelta(seconds=30)))
+    claimer = asyncio.ensure_future(broker.claim("a", 1, timedelta(seconds=30)))
     await asyncio.wait_for(claimer, 2)
     claimer = asyncio.ensure_future(broker.claim("b", 1, timedelta(seconds=30)))
     await wait_until(lambda: _connections(broker, 2), "both wait at Redis")
@@ -93,6 +93,10 @@ async def test_a_reader_learns_that_redis_went_away(own_server: EmbeddedRedis, m
         with pytest.raises(Unavailable):
             await asyncio.wait_for(task, 5)
     await queue.close()
+
+
+async def _blocked(redis: Redis, count: int) -> bool:
+    return bool((await redis.info("clients"))["blocked_clients"] >= count)
 
 
 def _connections(broker: Broker, count: int) -> bool:
@@ -226,7 +230,7 @@ async def test_cancelled_readers_leave_nothing_behind(redis_queue: Queue, make_j
         before = len(await redis.client_list())
         for _ in range(4):
             readers = [asyncio.ensure_future(read()) for _ in range(50)]
-            await wait_until(lambda: _connections(broker, 50), "all readers wait at Redis")
+            await wait_until(lambda: _blocked(redis, 50), "all readers wait at Redis")
             for _ in range(3 if cancel_again else 1):  # anyio cancels again at every await
                 for reader in readers:
                     reader.cancel()
@@ -248,15 +252,15 @@ async def test_an_idle_replica_costs_a_handful_of_calls(redis_queue: Queue) -> N
         before = (await redis.info("commandstats")).copy()
         await broker.claim("a", 1, timedelta(seconds=1))
         after = await redis.info("commandstats")
-    called = sum(after[c]["calls"] - before.get(c, {"calls": 0})["calls"] for c in ("cmdstat_evalsha",))
-    assert called <= 3
+    calls = ["cmdstat_evalsha", "cmdstat_xreadgroup", "cmdstat_xpending"]
+    assert sum(after[c]["calls"] - before.get(c, {"calls": 0})["calls"] for c in calls) <= 10
 
 
 async def test_addresses(own_server: EmbeddedRedis) -> None:
     with pytest.raises(ConfigError, match="not usable"):
         RedisBroker.from_url("http://queue:6379", "x")
     nowhere = RedisBroker.from_url("redis://:secret@127.0.0.1:1/0", "x")
-    with pytest.raises(Unavailable, match="127.0.0.1:1") as caught:
+    with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1") as caught:
         await nowhere.ping()
     assert "secret" not in str(caught.value)
     await nowhere.close()

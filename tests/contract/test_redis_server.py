@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -52,7 +53,7 @@ def test_it_is_private_durable_and_keeps_data(own_server: EmbeddedRedis) -> None
 def test_a_second_server_on_the_folder_is_refused(
     own_server: EmbeddedRedis, tmp_path: Path, server_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redis_server, "LOCK_PATIENCE", redis_server.timedelta(0))
+    monkeypatch.setattr(redis_server, "LOCK_PATIENCE", timedelta(0))
     with pytest.raises(ConfigError, match="another VisionChat is using the data folder"):
         EmbeddedRedis(tmp_path, SERVERS[server_name]).start()
     with Redis.from_url(own_server.url) as redis:
@@ -82,7 +83,7 @@ starter.start(); starter.join()
 print(server.url, flush=True)
 time.sleep(60)
 """
-    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)  # noqa: ASYNC220
     assert parent.stdout is not None
     url = parent.stdout.readline().strip()
     with Redis.from_url(url) as redis:

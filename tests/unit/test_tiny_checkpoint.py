@@ -13,7 +13,8 @@ from visionchat_serve.tiny.tokenizer import SPECIALS, build_tokenizer
 
 FILES = {
     "chat_template.jinja", "config.json", "generation_config.json", "merges.txt", "model.safetensors",
-    "preprocessor_config.json", "tokenizer.json", "tokenizer_config.json", "video_preprocessor_config.json", "vocab.json",
+    "preprocessor_config.json", "tokenizer.json", "tokenizer_config.json", "video_preprocessor_config.json",
+    "vocab.json",
 }  # fmt: skip
 
 

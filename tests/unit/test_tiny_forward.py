@@ -8,15 +8,21 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from PIL import Image  # noqa: E402
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import (  # noqa: E402
+    Qwen2VLImageProcessorPil,
+    smart_resize,
+)
+
 from visionchat_serve.tiny import rows as packing  # noqa: E402
 from visionchat_serve.tiny import scenes  # noqa: E402
-from visionchat_serve.tiny.batches import Mix, _assemble, held_out_source  # noqa: E402
+from visionchat_serve.tiny.batches import Mix, _assemble, held_out_source, make_batch, to_patches  # noqa: E402
 from visionchat_serve.tiny.forward import Forward  # noqa: E402
-from visionchat_serve.tiny.layout import PATCH  # noqa: E402
+from visionchat_serve.tiny.layout import CELL, MAX_PIXELS, MIN_PIXELS, PATCH, preprocessor_config  # noqa: E402
 from visionchat_serve.tiny.network import build_config, build_network  # noqa: E402
 from visionchat_serve.tiny.questions import questions  # noqa: E402
 from visionchat_serve.tiny.rows import Picture  # noqa: E402
-from visionchat_serve.tiny.sizes import MAX_CELLS, grid_of  # noqa: E402
+from visionchat_serve.tiny.sizes import MAX_CELLS, door_size, grid_of, random_size  # noqa: E402
 from visionchat_serve.tiny.tokenizer import build_tokenizer  # noqa: E402
 
 
@@ -71,9 +77,21 @@ def test_packed_forward_equals_the_library() -> None:
 
 
 def test_a_batch_is_the_same_each_time() -> None:
-    from visionchat_serve.tiny.batches import make_batch
-
     mix = Mix(asked=4, packed=2, rows=4)
     first, second = (make_batch(5, 1, mix, held_out_source()) for _ in range(2))
     assert (first.pixels == second.pixels).all()
     assert (first.ids == second.ids).all()
+
+
+def test_grids_and_patches_are_those_of_the_library() -> None:
+    settings = {k: v for k, v in preprocessor_config().items() if not k.endswith(("_class", "_type"))}
+    rng = random.Random(5)
+    for _ in range(200):
+        width, height = door_size(*random_size(rng))
+        rows, columns = grid_of(width, height)
+        assert smart_resize(height, width, CELL, MIN_PIXELS, MAX_PIXELS) == (rows * CELL, columns * CELL)
+    pixels = np.random.default_rng(0).integers(0, 256, (128, 160, 3), dtype=np.uint8)
+    ours = torch.from_numpy(to_patches(pixels, 4, 5)).float() / 127.5 - 1
+    seen = Qwen2VLImageProcessorPil(**settings)(images=[Image.fromarray(pixels)], return_tensors="pt")
+    theirs = seen["pixel_values"].view(-1, 3, 2, PATCH * PATCH)[:, :, 0].flatten(1)
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)

@@ -2,7 +2,8 @@
 -- ARGV: group, result_ttl, consumer, entry, lease, max_attempts, and the ends: cancelled, timed out, used up, no pictures
 local consumer, entry = ARGV[3], ARGV[4]
 -- Between `take` and here the entry may have gone to somebody else, or its job may have ended.
-if #redis.call('XPENDING', JOBS, GROUP, entry, entry, 1, consumer) == 0 then return false end
+local ours = redis.pcall('XPENDING', JOBS, GROUP, entry, entry, 1, consumer)
+if ours.err or #ours == 0 then return false end
 local job, status, cancelled, deadline, attempt, released, images =
   unpack(redis.call('HMGET', JOB, 'job', 'status', 'cancelled', 'deadline', 'attempt', 'released', 'images'))
 if not job or status == 'ended' then
