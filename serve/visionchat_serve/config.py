@@ -51,7 +51,7 @@ class Settings(BaseModel):
 
     max_body_bytes: int = Field(64 << 20, ge=1024, description="largest request body")
     image_max_bytes: int = Field(20 << 20, ge=1024, description="largest picture, encoded")
-    image_max_pixels: int = Field(64_000_000, ge=1, description="largest picture, in pixels")
+    image_max_pixels: int = Field(1 << 26, ge=1, description="largest picture, in pixels")
     image_side: int = Field(512, ge=32, description="longest side the model sees with `detail: auto`")
     max_images: int = Field(8, ge=1, description="pictures in one request")
 

@@ -75,5 +75,5 @@ def _decode(text: bytes, max_bytes: int) -> bytes:
 def too_large(size: int, max_bytes: int) -> ImageTooLarge:
     return ImageTooLarge(
         f"the picture has at least {size / 1e6:.1f} MB, more than the {max_bytes / 1e6:.1f} MB that are allowed; "
-        "make it smaller before sending (the model sees some 512 pixels a side)"
+        "make it smaller before sending"
     )

@@ -90,7 +90,7 @@ async def with_pauses(source: AsyncIterator[T], pause: timedelta) -> AsyncGenera
     try:
         while True:
             if pending is None:
-                pending = asyncio.ensure_future(anext(source))  # type: ignore[arg-type]
+                pending = asyncio.ensure_future(anext(source))
             done, _ = await asyncio.wait({pending}, timeout=pause.total_seconds())
             if not done:
                 yield None

@@ -63,7 +63,7 @@ def exif_orientation(exif: bytes) -> int:
     Pillow's own reader would decode whatever type and length the tag claims, also a list of millions of fractions.
     """
     for entry in _tiff_entries(exif.removeprefix(b"Exif\0\0")):
-        if entry.tag == _ORIENTATION and entry.type == _SHORT and entry.count == 1 and 1 <= entry.short <= 8:
+        if entry.tag == _ORIENTATION and entry.type == _SHORT and entry.length == 1 and 1 <= entry.short <= 8:
             return entry.short
     return 1
 
@@ -71,7 +71,7 @@ def exif_orientation(exif: bytes) -> int:
 class _Entry(NamedTuple):
     tag: int
     type: int
-    count: int
+    length: int
     short: int  # the value, when it is one SHORT
 
 
@@ -91,7 +91,7 @@ def _tiff_entries(data: bytes) -> Iterator[_Entry]:
 
 def _check_tiff_lists(data: bytes) -> None:
     """Pillow makes 240 bytes of objects for each strip that a TIFF lists: 1.2 GB and 36 s."""
-    if any(entry.count > MAX_LIST and entry.type not in _BYTES_AND_TEXT for entry in _tiff_entries(data)):
+    if any(entry.length > MAX_LIST and entry.type not in _BYTES_AND_TEXT for entry in _tiff_entries(data)):
         raise ImageTooLarge(_too_much("is cut into too many strips"))
 
 

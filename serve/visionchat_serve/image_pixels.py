@@ -41,7 +41,7 @@ def resizable(picture: Image.Image) -> Image.Image:
     if mode == "F" or mode.startswith("I"):
         return _eight_bits(picture)
     if picture.has_transparency_data:
-        return picture.convert("RGBA")
+        return picture if mode == "RGBA" else picture.convert("RGBA")
     if mode == "LAB":
         profile = ImageCms.createProfile
         converted = ImageCms.profileToProfile(picture, profile("LAB"), profile("sRGB"), outputMode="RGB")

@@ -6,7 +6,7 @@ Called by the gateway, before the queue, in a small pool of threads: synchronous
 with a picture leaves here as an `ImageError`. Knows neither HTTP nor the queue nor any model; it ignores colour
 profiles, as the model's own training did.
 
-Memory: one call takes at most some 10 bytes for each of `max_pixels`, 640 MB at the default.
+Memory: one call takes at most some 10 bytes for each of `max_pixels`, 670 MB at the default.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ Detail = Literal["low", "auto", "high"]
 class ImageLimits:
     """What is let in, and how large it comes out (longest side in pixels, for each `detail`).
 
-    64 megapixels let every phone's picture in and keep the memory of a decode at 640 MB.
+    67 megapixels let every phone's picture in and keep the memory of a decode at 670 MB.
     """
 
     max_bytes: int = 20 << 20
-    max_pixels: int = 64_000_000
+    max_pixels: int = 1 << 26
     min_side: int = 64
     low_side: int = 256
     auto_side: int = 512

@@ -117,6 +117,7 @@ def _application(settings: Settings, say: Say) -> Iterator[None]:
     from visionchat_serve.app import APP_NAME, build
 
     say(f"loading the model {settings.served_name} ({settings.replicas} x {_cpus(settings)} CPU)")
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)
     quiet: dict[str, Any] = {"log_level": "WARNING", "enable_access_log": False}
     serve.start(http_options={"host": settings.host, "port": settings.port}, logging_config=quiet)
     try:
@@ -126,7 +127,7 @@ def _application(settings: Settings, say: Say) -> Iterator[None]:
             raise VisionChatError(f"the application did not start: {error}") from error
         yield
     finally:
-        serve.shutdown()
+        serve.delete(APP_NAME)  # drains; the rest of Serve holds nothing of ours and goes with Ray
 
 
 def _cpus(settings: Settings) -> int:

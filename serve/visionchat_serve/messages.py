@@ -8,7 +8,6 @@ This module knows no broker, no HTTP and no model.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any, Literal, TypeVar
 
 from pydantic import TypeAdapter
@@ -153,9 +152,13 @@ class ReplicaReport:
     loaded_at: float
 
 
-@cache
-def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
+_adapters: dict[Any, TypeAdapter[Any]] = {}  # making one is slow, using it is quick
+
+
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    if kind not in _adapters:
+        _adapters[kind] = TypeAdapter(kind)
+    return _adapters[kind]
 
 
 def encode(value: Any) -> bytes:

@@ -26,7 +26,7 @@ from visionchat_serve.messages import Claim, Finish, ReplicaReport, Usage
 log = logging.getLogger(__name__)
 
 BATCH = timedelta(milliseconds=50)  # text is gathered this long before it is sent on
-BLOCK = timedelta(seconds=1)  # one wait for a job
+BLOCK = timedelta(seconds=1)  # one wait for a job; a replica that is told to stop ends within it
 RETRY = timedelta(milliseconds=250)  # pause before the queue is tried again after it went away
 REPORT = timedelta(seconds=2)  # a replica says this often that it is there
 
@@ -62,11 +62,13 @@ class Replica:
         name: str,
         cpus: tuple[int, ...],
         stuck_after: timedelta = timedelta(minutes=3),
+        claim_wait: timedelta = BLOCK,
     ) -> None:
         self._name = name
         self._cpus = cpus
         self._broker = broker
         self._stuck_after = stuck_after
+        self._claim_wait = claim_wait
         self._running: dict[str, _Running] = {}
         self._deliveries: set[asyncio.Task[None]] = set()  # outlive `_running`: the last words are still to be sent
         self._slot_free = asyncio.Event()
@@ -88,7 +90,9 @@ class Replica:
         """Claim nothing more, finish what runs, give back what is not done after `patience`, then end."""
         self._stopping.set()
         self._slot_free.set()
-        await asyncio.wait({self._claiming}, timeout=2 * BLOCK.total_seconds())  # a claim is let return, not cut
+        await asyncio.wait(
+            {self._claiming}, timeout=1 + self._claim_wait.total_seconds()
+        )  # a claim is let return, not cut
         if self._deliveries:
             await asyncio.wait(set(self._deliveries), timeout=patience.total_seconds())
         tasks = [*self._loops, *self._deliveries]
@@ -127,7 +131,7 @@ class Replica:
                 self._slot_free.clear()
                 await self._slot_free.wait()
                 continue
-            for claim in await self._until_queue_answers(self._broker.claim, self._name, room, BLOCK):
+            for claim in await self._until_queue_answers(self._broker.claim, self._name, room, self._claim_wait):
                 await self._start_job(claim)
 
     async def _start_job(self, claim: Claim) -> None:

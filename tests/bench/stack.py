@@ -37,7 +37,10 @@ def measure(model: str, rounds: int, max_tokens: int, dtype: str) -> dict[str, A
         try:
             load = _reply(engine)["ready"]
             alone, stack = _rounds(engine, server, rounds, max_tokens)
-            memory = {"engine alone": _peak([engine.pid]), "whole stack": _peak([server.process.pid, *server.children()])}
+            memory = {
+                "engine alone": _peak([engine.pid]),
+                "whole stack": _peak([server.process.pid, *server.children()]),
+            }
         finally:
             assert engine.stdin is not None
             engine.stdin.close()

@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 
 from support.scripted_engine import ScriptedEngine, loader
+from support.waiting import wait_until
 from visionchat_serve.broker import BrokerPolicy
 from visionchat_serve.config import Settings
 from visionchat_serve.errors import Unavailable
@@ -53,7 +54,7 @@ class House:
 async def house() -> AsyncIterator[House]:
     house = House()
     app = create_app(house.settings, lambda: house.broker)
-    replica = Replica(loader(house.engine), house.broker, "r1", (0,))
+    replica = Replica(loader(house.engine), house.broker, "r1", (0,), claim_wait=timedelta(milliseconds=20))
     async with app.router.lifespan_context(app):
         await replica.start()
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
@@ -144,8 +145,7 @@ async def test_pictures_belong_to_users(house: House) -> None:
 
 async def test_a_full_queue_is_429(house: House) -> None:
     asked = [asyncio.create_task(house.post(chat("!hold"))) for _ in range(3)]
-    while (await house.broker.load()).backlog < 3:
-        await asyncio.sleep(0)
+    await wait_until(lambda: len(house.broker._entries) == 3, "three wait")
     response = await house.post(chat("one too many"))
     assert response.status_code == 429
     assert response.json()["error"]["code"] == "queue_full"
@@ -155,8 +155,7 @@ async def test_a_full_queue_is_429(house: House) -> None:
 
 async def test_a_client_that_leaves_cancels_its_job(house: House) -> None:
     asked = asyncio.create_task(house.post(chat("a !hold b")))
-    while not house.engine.seen:
-        await asyncio.sleep(0)
+    await wait_until(lambda: bool(house.engine.seen), "it runs")
     asked.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asked
@@ -168,8 +167,8 @@ async def test_a_client_that_leaves_cancels_its_job(house: House) -> None:
 
 async def test_health_readiness_models_and_metrics(house: House) -> None:
     assert (await house.http.get("/healthz")).json() == {"status": "ok"}
-    while (await house.http.get("/readyz")).status_code != 200:
-        await asyncio.sleep(0)
+    await wait_until(lambda: bool(house.broker._reports), "the replica reports itself")
+    assert (await house.http.get("/readyz")).json() == {"ready": True, "replicas": 1}
     models = (await house.http.get("/v1/models")).json()
     assert [m["id"] for m in models["data"]] == [MODEL]
     assert (await house.http.get(f"/v1/models/{MODEL}")).json()["engine"] == "scripted"

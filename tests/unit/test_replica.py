@@ -40,7 +40,7 @@ async def answer(broker: MemoryBroker, job_id: str) -> str:
 
 @asynccontextmanager
 async def replica(engine: ScriptedEngine, broker: MemoryBroker, name: str = "r1") -> AsyncIterator[Replica]:
-    one = Replica(loader(engine), broker, name, (0,))
+    one = Replica(loader(engine), broker, name, (0,), claim_wait=timedelta(milliseconds=20))
     await one.start()
     try:
         yield one
@@ -132,7 +132,7 @@ async def test_draining_finishes_what_runs_and_leaves_what_waits() -> None:
     broker, engine = MemoryBroker(), ScriptedEngine()
     await broker.submit(job("running", "a !hold b"), [])
     await broker.submit(job("waiting", "for the next replica"), [])
-    one = Replica(loader(engine), broker, "r1", (0,))
+    one = Replica(loader(engine), broker, "r1", (0,), claim_wait=timedelta(milliseconds=20))
     await one.start()
     await wait_until(lambda: bool(engine.seen), "the first runs")
     draining = asyncio.create_task(one.drain(timedelta(seconds=10)))
@@ -150,7 +150,7 @@ async def test_draining_finishes_what_runs_and_leaves_what_waits() -> None:
 async def test_what_is_not_done_in_time_is_given_back() -> None:
     broker, engine = MemoryBroker(), ScriptedEngine()
     await broker.submit(job("slow", "a !hold b"), [])
-    one = Replica(loader(engine), broker, "r1", (0,))
+    one = Replica(loader(engine), broker, "r1", (0,), claim_wait=timedelta(milliseconds=20))
     await one.start()
     await wait_until(lambda: bool(engine.seen), "it runs")
     draining = asyncio.create_task(one.drain(timedelta(milliseconds=50)))

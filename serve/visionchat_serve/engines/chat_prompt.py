@@ -30,7 +30,9 @@ class ChatPrompt:
         ids: list[int] = []
         for piece in re.split(r"(\ue000\d+\ue001)", rendered):
             if typed and re.fullmatch(r"\ue000\d+\ue001", piece):
-                ids += self._tokenizer.encode(typed[int(piece[1:-1])], add_special_tokens=False, split_special_tokens=True)
+                ids += self._tokenizer.encode(
+                    typed[int(piece[1:-1])], add_special_tokens=False, split_special_tokens=True
+                )
             elif piece:
                 ids += self._tokenizer.encode(piece, add_special_tokens=False)
         order = [part.index for message in messages for part in message.parts if isinstance(part, ImagePart)]

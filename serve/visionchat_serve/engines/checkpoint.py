@@ -50,7 +50,7 @@ def load_checkpoint(path: Path, dtype: str) -> Checkpoint:
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
     kind = getattr(torch, best_dtype(path) if dtype == "auto" else dtype)
-    model = Qwen3VLForConditionalGeneration.from_pretrained(
+    model: Any = Qwen3VLForConditionalGeneration.from_pretrained(
         path, dtype=kind, local_files_only=True, low_cpu_mem_usage=True, attn_implementation="sdpa"
     )
     tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)

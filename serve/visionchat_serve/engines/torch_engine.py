@@ -90,7 +90,7 @@ class TorchEngine:
         if room < 1:
             raise ContextTooLong(
                 f"the prompt has {len(ids)} tokens, {sum(image_tokens)} of them for pictures; the model takes "
-                f"{self.info.max_context}. Send a smaller picture, use detail \"low\", or shorten the text"
+                f'{self.info.max_context}. Send a smaller picture, use detail "low", or shorten the text'
             )
         tensor = torch.tensor(ids)
         self._runs[request.id] = _Run(
@@ -142,7 +142,7 @@ class TorchEngine:
     def _positions(self, run: _Run) -> torch.Tensor:
         """M-RoPE positions (3, tokens) of the prompt."""
         kinds = (run.ids == self._prompt.image_id).int()
-        positions, _ = self._model.model.get_rope_index(run.ids[None], kinds[None], image_grid_thw=run.grid)
+        positions: torch.Tensor = self._model.model.get_rope_index(run.ids[None], kinds[None], run.grid)[0]
         return positions[:, 0]
 
     def _decode(self, run: _Run) -> torch.Tensor:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import platformdirs
 import torch
+import torch._inductor.config
 from torch.utils.data import DataLoader, IterableDataset
 
 from visionchat_serve.tiny import CHECKPOINT
@@ -26,6 +27,7 @@ from visionchat_serve.tiny.export import export
 from visionchat_serve.tiny.learner import Learner
 from visionchat_serve.tiny.network import build_config, build_network, load_weights
 from visionchat_serve.tiny.progress import quick_scores
+from visionchat_serve.tiny.threads import Threads
 from visionchat_serve.tiny.tokenizer import build_tokenizer
 
 log = logging.getLogger("visionchat.tiny")
@@ -97,6 +99,7 @@ class Run:
     def __init__(self, options: argparse.Namespace, learner: Learner) -> None:
         self.options, self.learner = options, learner
         self.stop = False
+        self.threads = Threads(options.threads)
         self.last = {"save": 0.0, "score": 0.0, "export": 0.0}
         self.last = dict.fromkeys(self.last, learner.progress["seconds"])
         self.best = float(learner.progress.get("best", 0.0))
@@ -115,7 +118,9 @@ class Run:
             started = time.monotonic()
             rate = learning_rate(self.share, since) * self.options.rate
             numbers = self.learner.step(next(batches), rate, answers)
-            self.learner.progress["seconds"] += min(LONGEST_STEP, time.monotonic() - started)
+            seconds = time.monotonic() - started
+            self.learner.progress["seconds"] += min(LONGEST_STEP, seconds)
+            self.threads.took(seconds)
             since += 1
             if since % 20 == 0:
                 self._report(numbers, rate)
@@ -125,6 +130,7 @@ class Run:
         progress = self.learner.progress
         shown = " ".join(f"{name} {value:.3f}" for name, value in numbers.items())
         log.info("%.1f min step %d rate %.3f %s", progress["seconds"] / 60, progress["step"], rate, shown)
+        log.info("seconds a step by threads: %s", self.threads.seconds)
 
     def _passed(self, name: str, seconds: float) -> bool:
         if self.learner.progress["seconds"] - self.last[name] < seconds:
@@ -150,8 +156,8 @@ class Run:
 def main(arguments: list[str] | None = None) -> int:
     options = parse(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
-    torch.set_num_threads(options.threads)
     torch._dynamo.config.recompile_limit = 64
+    torch._inductor.config.cpp.dynamic_threads = True
     learner = prepare(options)
     learner.helper_weight = options.helper
     run = Run(options, learner)
