@@ -25,5 +25,5 @@ def client(server: Server) -> Iterator[openai.OpenAI]:
 
 
 @pytest.fixture(scope="session")
-def pictures() -> Path:
+def pictures_folder() -> Path:
     return Path(__file__).parents[1] / "data" / "pictures"

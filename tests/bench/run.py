@@ -1,0 +1,110 @@
+"""Everything that is measured, as Markdown tables: `make bench`. Nothing else should run meanwhile.
+
+The full-size checkpoint is written once, to $VISIONCHAT_FULL_SIZE_CHECKPOINT or the user's cache folder (4.3 GB).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+
+
+def main() -> None:
+    folder = full_size_checkpoint()
+    print(f"{platform.processor() or platform.machine()}, {len(os.sched_getaffinity(0))} CPUs\n", flush=True)
+    engines = [
+        run("engine.py", "--rounds", "15", "--max-tokens", "32"),
+        run("engine.py", "--model", str(folder), "--dtype", "bfloat16", "--rounds", "3", "--max-tokens", "12"),
+    ]
+    print(engine_table(engines), flush=True)
+    stacks = [
+        run("stack.py", "--rounds", "30"),
+        run("stack.py", "--model", str(folder), "--dtype", "bfloat16", "--rounds", "4", "--max-tokens", "16"),
+    ]
+    print(stack_table(stacks), flush=True)
+
+
+def full_size_checkpoint() -> Path:
+    """The folder, written if it is not there."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "visionchat" / "qwen3-vl-2b-random"
+    folder = Path(os.environ.get("VISIONCHAT_FULL_SIZE_CHECKPOINT") or cache)
+    if not (folder / "config.json").exists():
+        subprocess.run([sys.executable, HERE / "checkpoint.py", folder], check=True, env=_environ())
+    return folder
+
+
+def run(script: str, *arguments: str) -> dict[str, Any]:
+    command = [sys.executable, str(HERE / script), *arguments]
+    output = subprocess.run(command, check=True, env=_environ(), stdout=subprocess.PIPE, text=True).stdout
+    report: dict[str, Any] = json.loads(output[output.index("{") :])
+    return report
+
+
+def _environ() -> dict[str, str]:
+    """The tests' support package is on the path; the settings of whoever measures are not."""
+    plain = {key: value for key, value in os.environ.items() if not key.startswith("VISIONCHAT_")}
+    return plain | {"PYTHONPATH": str(HERE.parent), "TRANSFORMERS_VERBOSITY": "error"}
+
+
+def _name(report: dict[str, Any]) -> str:
+    return "tiny" if report["model"] == "tiny" else "full size, random weights"
+
+
+def table(head: str, rows: list[tuple[Any, ...]]) -> str:
+    columns = head.count("|") - 1
+    lines = [head, "|---" * columns + "|", *("| " + " | ".join(map(str, row)) + " |" for row in rows)]
+    return "\n".join(lines) + "\n"
+
+
+def engine_table(reports: list[dict[str, Any]]) -> str:
+    rows = []
+    for report in reports:
+        for who in ("ours", "transformers"):
+            one = report[who]
+            peak = f"{report['peak_memory_gb']['at the end']:.2f}" if who == "ours" else ""
+            load = f"{report['load_s']:.1f}" if who == "ours" else ""
+            name = f"{_name(report)}, {report['dtype']}"
+            rows.append((name, who, f"{one['first_token_ms']:.0f}", f"{one['per_token_ms']:.2f}", load, peak))
+    return table("| model | loop | first token, ms | per later token, ms | load, s | peak memory, GB |", rows)
+
+
+def stack_table(reports: list[dict[str, Any]]) -> str:
+    rows = []
+    for report in reports:
+        memory = report["peak_memory_gb"]
+        for who, label in (("engine", "engine alone"), ("stack", "whole stack")):
+            rows.append(
+                (
+                    _name(report),
+                    label,
+                    f"{report['first_token_ms'][who]:.1f}",
+                    f"{report['per_token_ms'][who]:.2f}",
+                    f"{report['cpu_ms_per_token'][who]:.1f}",
+                    f"{memory[label]:.2f}",
+                    f"{report['engine_load_and_warm_up_s' if who == 'engine' else 'cold_start_to_ready_s']:.1f}",
+                )
+            )
+        rows.append(
+            (
+                _name(report),
+                "**added**",
+                f"**{report['added_to_first_token_ms']:+.1f}**",
+                f"**{report['added_per_token_ms']:+.2f}**",
+                f"**{100 * report['cpu_share_added']:+.1f} %**",
+                "",
+                "",
+            )
+        )
+    head = "| model | | first token, ms | per later token, ms | CPU per token, ms | peak memory, GB | start to ready, s |"
+    return table(head, rows)
+
+
+if __name__ == "__main__":
+    main()
