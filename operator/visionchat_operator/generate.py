@@ -1,4 +1,7 @@
-"""Write the files that are made from `api`, or with `--check` say which of them are out of date.
+"""Write what is made from something else, or with `--check` say what is out of date.
+
+The CRD comes from `api`; the README's tables of settings and of the tiny model's skills from the data plane's
+`Settings` and from the evaluation beside the checkpoint, so that no number in it is typed by hand.
 
 python -m visionchat_operator.generate [--check]
 """
@@ -12,6 +15,8 @@ from pathlib import Path
 import yaml
 
 from visionchat_operator.crd import custom_resource_definition
+from visionchat_serve.config import ENV_PREFIX, Settings
+from visionchat_serve.tiny import CHECKPOINT
 
 ROOT = Path(__file__).resolve().parents[2]
 HEADER = "# Generated from operator/visionchat_operator/api.py by `make generate`. Do not edit.\n"
@@ -20,7 +25,29 @@ HEADER = "# Generated from operator/visionchat_operator/api.py by `make generate
 def generated_files() -> dict[Path, str]:
     """Path below the repository's root -> content."""
     crd = yaml.safe_dump(custom_resource_definition(), sort_keys=False, width=110)
-    return {Path("manifests/crd.yaml"): HEADER + crd}
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    readme = _with_section(readme, "settings", settings_table())
+    readme = _with_section(readme, "evaluation", (CHECKPOINT / "evaluation.md").read_text(encoding="utf-8"))
+    return {Path("manifests/crd.yaml"): HEADER + crd, Path("README.md"): readme}
+
+
+def settings_table() -> str:
+    """All settings of the data plane as a Markdown table."""
+    lines = [f"| key (environment: `{ENV_PREFIX}<KEY>`) | default | meaning |", "|---|---|---|"]
+    for key, field in Settings.model_fields.items():
+        default = "" if field.default is None else f"`{field.default}`"
+        lines.append(f"| `{key}` | {default} | {field.description} |")
+    return "\n".join(lines)
+
+
+def _with_section(text: str, name: str, content: str) -> str:
+    """`text` with what stands between `<!-- name -->` and `<!-- /name -->` replaced."""
+    begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
+    before, _, rest = text.partition(begin)
+    _, found, after = rest.partition(end)
+    if not found:
+        raise ValueError(f"README.md has no section {begin.strip()} … {end}")
+    return f"{before}{begin}{content.strip()}\n{end}{after}"
 
 
 def main() -> int:

@@ -6,6 +6,7 @@ module on every node, also on those without a model, so nothing heavy is importe
 
 from __future__ import annotations
 
+import logging
 from datetime import timedelta
 from typing import Any, cast
 
@@ -14,6 +15,8 @@ from ray import serve
 from visionchat_serve import cpu
 from visionchat_serve.config import Settings
 from visionchat_serve.connection import connect
+
+log = logging.getLogger(__name__)
 
 APP_NAME = "visionchat"
 DRAIN = timedelta(seconds=60)  # a replica that is scaled away may finish its answer for this long
@@ -73,7 +76,7 @@ def _load(settings: Settings, threads: int) -> Any:
         threads=threads,
         max_context=settings.max_context,
     )
-    cpu.assert_threads(threads)
+    log.info("threads: %s", cpu.assert_threads(threads))
     return engine
 
 

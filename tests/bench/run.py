@@ -102,7 +102,9 @@ def stack_table(reports: list[dict[str, Any]]) -> str:
                 "",
             )
         )
-    head = "| model | | first token, ms | per later token, ms | CPU per token, ms | peak memory, GB | start to ready, s |"
+    head = (
+        "| model | | first token, ms | per later token, ms | CPU per token, ms | peak memory, GB | start to ready, s |"
+    )
     return table(head, rows)
 
 

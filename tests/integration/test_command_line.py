@@ -20,16 +20,16 @@ def visionchat(*arguments: str, **environ: str) -> subprocess.CompletedProcess[s
 
 
 def test_ask_a_running_server(server: Server, pictures_folder: Path) -> None:
-    ran = visionchat("ask", str(pictures_folder / "circle-and-square.png"), "What do you see?", "--url", server.url)
+    picture = str(pictures_folder / "circle-and-square.png")
+    ran = visionchat("ask", picture, "What do you see?", "--url", server.url)
     assert ran.returncode == 0, ran.stderr
     assert len(ran.stdout.split()) >= 3
     assert "first token after" in ran.stderr
 
 
 def test_ask_starts_a_server_when_none_answers_and_stops_it(pictures_folder: Path, tmp_path: Path) -> None:
-    ran = visionchat(
-        "ask", str(pictures_folder / "circle-and-square.png"), "What do you see?", "--port", "0", "--data-dir", str(tmp_path)
-    )  # fmt: skip
+    picture = str(pictures_folder / "circle-and-square.png")
+    ran = visionchat("ask", picture, "What do you see?", "--port", "0", "--data-dir", str(tmp_path))
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.strip()
     assert "stopped" in ran.stderr

@@ -13,10 +13,10 @@ import pytest
 from support.scripted_engine import ScriptedEngine, loader
 from support.waiting import wait_until
 from visionchat_serve.answer import Answer
-from visionchat_serve.broker import BrokerPolicy
-from visionchat_serve.errors import EngineFailure, VisionChatError
+from visionchat_serve.broker import BrokerPolicy, LeaseState
+from visionchat_serve.errors import EngineFailure, Unavailable, VisionChatError
 from visionchat_serve.memory_broker import MemoryBroker
-from visionchat_serve.messages import ChatJob, Finish, Message, SamplingParams, TextPart
+from visionchat_serve.messages import ChatJob, Claim, Finish, Message, SamplingParams, TextPart
 from visionchat_serve.replica import Replica
 
 SHORT_LEASE = BrokerPolicy(lease=timedelta(milliseconds=150))
@@ -169,3 +169,39 @@ async def test_a_ready_replica_reports_itself() -> None:
         await wait_until(lambda: bool(broker._reports), "a report")
         (report,) = await broker.reports()
     assert (report.replica, report.engine, report.threads, report.cpus) == ("r1", "scripted", 1, (0,))
+
+
+async def test_a_stuck_step_asks_for_a_restart() -> None:
+    broker, engine = MemoryBroker(), ScriptedEngine()
+    await broker.submit(job("stuck", "a !hold b"), [])
+    one = Replica(loader(engine), broker, "r1", (0,), stuck_after=timedelta(milliseconds=30))
+    await one.start()
+    await wait_until(lambda: one._thread.stuck_for() > timedelta(milliseconds=30), "the step takes too long")
+    with pytest.raises(EngineFailure, match="longer than"):
+        one.check()
+    engine.release.set()
+    await one.drain(timedelta(seconds=5))
+
+
+async def test_a_queue_that_goes_away_in_mid_answer_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The replica keeps its work and sends it when the queue is back; a write whose reply was lost is not doubled."""
+    broker = MemoryBroker()
+    publish, calls = broker.publish, 0
+
+    async def flaky(claim: Claim, index: int, text: str) -> LeaseState:
+        nonlocal calls
+        calls += 1
+        state = await publish(claim, index, text) if calls % 3 else None
+        if calls % 3 != 1:
+            raise Unavailable("the queue is away")
+        assert state is not None
+        return state
+
+    monkeypatch.setattr(broker, "publish", flaky)
+    monkeypatch.setattr("visionchat_serve.replica.RETRY", timedelta(milliseconds=1))
+    monkeypatch.setattr("visionchat_serve.replica.BATCH", timedelta(0))
+    words = " ".join(f"w{n}" for n in range(40))
+    await broker.submit(job("long", words), [])
+    async with replica(ScriptedEngine(), broker):
+        assert await answer(broker, "long") == words
+    assert calls > 5

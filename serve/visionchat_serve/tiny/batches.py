@@ -37,9 +37,9 @@ class Mix:
     """What a batch is made of. `simple` is the share of scenes with one or two things: the way into place questions."""
 
     asked: int = 64  # pictures with questions
-    packed: int = 32  # dense pictures without questions, for the eyes
-    rows: int = 40
-    text: float = 0.36
+    packed: int = 44  # dense pictures without questions, for the eyes
+    rows: int = 38
+    text: float = 0.4
     bars: float = 0.05
     pairs: float = 0.06
     simple: float = 0.5

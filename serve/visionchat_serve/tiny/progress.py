@@ -17,7 +17,7 @@ SEED = 77  # not the seed of the evaluation
 
 @lru_cache
 def _batches() -> tuple[Batch, ...]:
-    mix = Mix(simple=0.3)
+    mix = Mix(packed=44, simple=0.3)
     sources = (training_source(), held_out_source())
     return tuple(make_batch(SEED, number, mix, sources[number % 2]) for number in range(6))
 

@@ -15,7 +15,7 @@ from visionchat_serve.tiny.wordings import phrase
 from visionchat_serve.tiny.words import COLOURS, NONE, SHAPES
 
 NUMBERS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven")
-CLEARLY_APART = 0.12  # of width or height: nearer things are neither left nor right of each other
+CLEARLY_APART = 0.2  # of width or height: nearer things are neither left nor right of each other
 NAMED_THINGS = 3  # a description names this many things, and only counts more
 ABSENT = 0.15  # share of questions about a thing that is not there
 MIXED = "Mixed"  # the colour of a background that has no one colour

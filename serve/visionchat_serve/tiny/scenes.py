@@ -13,6 +13,7 @@ from visionchat_serve.tiny.colours import is_legible, stands_out
 from visionchat_serve.tiny.strings import random_string
 from visionchat_serve.tiny.words import COLOURS, PLACES, SHAPES
 
+SMALLEST_LETTER = 0.115  # height of a capital, of the side of a square as large as the picture
 MARGIN = 0.05  # a thing whose centre is this near to a line between two places has no clear place
 
 
@@ -163,9 +164,10 @@ def text_scene(rng: random.Random, source: Source, size: tuple[int, int]) -> Sce
 def random_line(
     rng: random.Random, source: Source, size: tuple[int, int], colour: str, luck: float, long: bool = False
 ) -> Line:
-    """A string as large as it can be read: characters below about a tenth of the short side are not asked for."""
+    """A string as large as it can be read: smaller characters are not asked for."""
     width, height = size
-    smallest = 0.085 * math.sqrt(width * height)  # of a capital, in pixels: about 13 of the 160 the model sees
+    # of a capital, in pixels: about 18 of the 160 the model sees, and never fewer than a letter needs to be drawn
+    smallest = max(SMALLEST_LETTER * math.sqrt(width * height), 9.0)
     longest = int(0.9 * width / (smallest * 1.05))
     wanted = rng.choices(range(1, 9), (20, 20, 20, 10, 9, 8, 7, 6))[0] if not long else rng.randint(4, 8)
     text = random_string(rng, max(1, min(wanted, longest)), source.held_out)
@@ -204,10 +206,10 @@ def packed_scene(rng: random.Random, source: Source, size: tuple[int, int], easy
 def _stack_of_lines(
     rng: random.Random, source: Source, size: tuple[int, int], colours: list[str], least: float
 ) -> tuple[Line, ...]:
-    """Lines of text from top to bottom; none in a fifth of the pictures."""
+    """Lines of text from top to bottom; none in a tenth of the pictures."""
     lines: list[Line] = []
     y = rng.uniform(0.02, 0.1)
-    while rng.random() > (0.2 if not lines else 0.02):
+    while rng.random() > (0.1 if not lines else 0.02):
         line = random_line(rng, source, size, rng.choice(colours), rng.uniform(least, least + 0.5), rng.random() < 0.75)
         half = line.height * 0.95
         if y + 2 * half > 1:

@@ -164,7 +164,8 @@ def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: setattr(run, "stop", True))
     signal.signal(signal.SIGINT, lambda *_: setattr(run, "stop", True))
     run.phase(EYES, options.eyes, answers=False)
-    run.phase(Mix(packed=options.packed, text=options.text, simple=options.simple), 1.0, answers=True)
+    mix = Mix(packed=options.packed, text=options.text, simple=options.simple, easy=0.2)
+    run.phase(mix, 1.0, answers=True)
     learner.save(options.state / "state.pt")
     if not run.stop:
         run.score()
