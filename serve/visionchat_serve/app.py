@@ -31,7 +31,7 @@ class Gateway:
         self._settings = settings
 
     def __serve_build_asgi_app__(self) -> Any:
-        from visionchat_serve.gateway import create_app
+        from visionchat_serve.routes import create_app
 
         return create_app(self._settings, lambda: connect(self._settings))
 

@@ -54,6 +54,10 @@ def _parser() -> argparse.ArgumentParser:
     ask.add_argument("--seed", type=int, default=None)
     _add_settings(ask.add_argument_group("if a server has to be started"))
     ask.set_defaults(run=_ask)
+
+    key = commands.add_parser("key", help="make an API key; prints it and the line for the server's key file")
+    key.add_argument("name", help="who the key is for")
+    key.set_defaults(run=_key)
     return parser
 
 
@@ -64,6 +68,7 @@ def _add_settings(parser: Any) -> None:
     parser.add_argument("--redis", dest="redis_url", metavar="URL", help="use this Redis, not an embedded one")
     parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
     parser.add_argument("--port", type=int, help="port to listen on (default 8000; 0: any free one)")
+    parser.add_argument("--api-keys", dest="api_keys_file", type=Path, metavar="FILE", help="who may ask; see `key`")
     parser.add_argument("--replicas", type=int, help="model replicas (default 1)")
     parser.add_argument("--cpus", type=int, help="whole CPUs of a replica (default: all, shared evenly)")
     parser.add_argument("--engine", choices=_choices("engine"))
@@ -90,6 +95,12 @@ def _check(settings: Settings) -> None:
     from visionchat_serve.engines.registry import check_checkpoint
 
     check_checkpoint(settings.model)
+    if settings.api_keys_file is not None:
+        from visionchat_serve.api_keys import ApiKeys
+
+        ApiKeys(settings.api_keys_file)
+    elif settings.host not in ("127.0.0.1", "::1", "localhost"):
+        _say(f"warning: {settings.host} can be reached by others, and without --api-keys everybody may ask")
     there = cpu.available_cpus().whole
     if settings.cpus is not None and settings.cpus * settings.replicas > there:
         asked = f"{settings.replicas} x {settings.cpus} CPUs"
@@ -102,6 +113,15 @@ def _serve(args: argparse.Namespace) -> int:
 
     with _StopSignals() as signals, serving(settings, _say):
         signals.wait()
+    return 0
+
+
+def _key(args: argparse.Namespace) -> int:
+    from visionchat_serve.api_keys import new_key
+
+    key, line = new_key(args.name)
+    print(line)
+    _say(f"the key for {args.name}, shown once: {key}")
     return 0
 
 

@@ -39,6 +39,9 @@ class Settings(BaseModel):
     host: str = Field("127.0.0.1", description="address the HTTP server listens on")
     port: int = Field(8000, ge=0, le=65535, description="port of the HTTP server; 0 picks a free one")
 
+    api_keys_file: Path | None = Field(None, description="file with hashed API keys; default: everybody may ask")
+    cors_origins: tuple[str, ...] = Field((), description="web origins whose pages may ask, `*` for all")
+
     redis_url: str | None = Field(None, description="redis://, rediss:// or unix://; default: an embedded server")
     namespace: str = Field("default", pattern=r"^[A-Za-z0-9._-]{1,64}$", description="separates queues in one Redis")
     data_dir: Path | None = Field(None, description="where the embedded Redis keeps its data")
@@ -102,11 +105,14 @@ def _from_yaml(path: Path | None) -> dict[str, Any]:
 
 
 def _from_environ(environ: Mapping[str, str]) -> dict[str, Any]:
-    return {
+    values: dict[str, Any] = {
         name.removeprefix(ENV_PREFIX).lower(): value
         for name, value in environ.items()
         if name.startswith(ENV_PREFIX) and value != ""
     }
+    if "cors_origins" in values:
+        values["cors_origins"] = [origin.strip() for origin in values["cors_origins"].split(",")]
+    return values
 
 
 def _check_known(source: str, values: Mapping[str, Any]) -> None:

@@ -8,6 +8,7 @@
     │       ├── ImageTooLarge     413  too many bytes or pixels
     │       ├── ImageTypeRefused  415  not a picture, or of a type that is not accepted
     │       └── ImageUnreadable   422  a picture, but truncated, empty or damaged
+    ├── Unauthorised              401  no API key, or one that is not valid
     ├── NotFound                  404  no such model, job or page
     ├── QueueFull                 429  come back after `retry_after`
     ├── Unavailable               503  the queue or the model cannot be reached just now
@@ -70,6 +71,10 @@ class ImageTypeRefused(ImageError):
 
 class ImageUnreadable(ImageError):
     status, code = 422, "image_unreadable"
+
+
+class Unauthorised(VisionChatError):
+    status, type, code = 401, "invalid_request_error", "invalid_api_key"
 
 
 class NotFound(VisionChatError):

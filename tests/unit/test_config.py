@@ -54,3 +54,8 @@ def test_an_unknown_variable_is_refused() -> None:
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot read"):
         load_settings(tmp_path / "no.yaml", {})
+
+
+def test_a_list_in_a_variable_is_separated_by_commas() -> None:
+    settings = load_settings(environ={"VISIONCHAT_CORS_ORIGINS": "https://a.example, https://b.example"})
+    assert settings.cors_origins == ("https://a.example", "https://b.example")

@@ -8,6 +8,7 @@ import io
 import json
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,12 +17,13 @@ from PIL import Image
 
 from support.scripted_engine import ScriptedEngine, loader
 from support.waiting import wait_until
+from visionchat_serve.api_keys import new_key
 from visionchat_serve.broker import BrokerPolicy
 from visionchat_serve.config import Settings
 from visionchat_serve.errors import Unavailable
-from visionchat_serve.gateway import create_app
 from visionchat_serve.memory_broker import MemoryBroker
 from visionchat_serve.replica import Replica
+from visionchat_serve.routes import create_app
 
 MODEL = "visionchat-tiny"
 
@@ -200,6 +202,34 @@ async def test_request_ids(house: House) -> None:
     made = await house.http.get("/healthz", headers={"X-Request-Id": "bad id\twith spaces"})
     assert given.headers["x-request-id"] == "my-id.1"
     assert made.headers["x-request-id"].startswith("req-")
+    assert made.headers["x-content-type-options"] == "nosniff"
+
+
+async def test_api_keys_guard_the_api_and_nothing_else(tmp_path: Path) -> None:
+    key, line = new_key("ana")
+    (tmp_path / "keys").write_text(line)
+    app = create_app(Settings(api_keys_file=tmp_path / "keys"), MemoryBroker)
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://gateway") as http,
+    ):
+        assert (await http.get("/healthz")).status_code == 200
+        assert (await http.get("/v1/models", headers={"Authorization": f"Bearer {key}"})).status_code == 200
+        for headers in ({}, {"Authorization": "Bearer vc-wrong"}, {"Authorization": f"Basic {key}"}):
+            response = await http.post("/v1/chat/completions", json=chat("hi"), headers=headers)
+            assert response.status_code == 401
+            assert response.headers["www-authenticate"] == "Bearer"
+            assert response.json()["error"]["code"] == "invalid_api_key"
+
+
+async def test_pages_of_allowed_origins_may_ask() -> None:
+    app = create_app(Settings(cors_origins=("https://team.example",)), MemoryBroker)
+    ask = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway") as http:
+        for origin, allowed in (("https://team.example", "https://team.example"), ("https://evil.example", None)):
+            response = await http.options("/v1/chat/completions", headers={"Origin": origin, **ask})
+            assert response.headers.get("access-control-allow-origin") == allowed
 
 
 async def test_unknown_pages_and_methods_keep_the_form(house: House) -> None:

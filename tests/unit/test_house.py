@@ -33,7 +33,7 @@ def loaded_by(module: str, *watched: str) -> list[str]:
 
 
 def test_importing_the_gateway_imports_neither_torch_nor_ray() -> None:
-    assert loaded_by("visionchat_serve.gateway", "torch", "ray", "transformers") == []
+    assert loaded_by("visionchat_serve.routes", "torch", "ray", "transformers") == []
 
 
 def test_the_command_line_starts_light() -> None:

@@ -29,6 +29,7 @@ def export(weights: dict[str, torch.Tensor], folder: Path = CHECKPOINT) -> None:
     write_texts(build_tokenizer(), fresh)
     half = {name: tensor.to(torch.bfloat16).contiguous() for name, tensor in weights.items() if name != TIED}
     save_file(half, fresh / "model.safetensors", metadata={"format": "pt"})
+    (fresh / "model.safetensors").chmod(0o644)
     _replace(fresh, folder)
 
 

@@ -212,7 +212,7 @@ def ask_relation(rng: random.Random, scene: Scene, held_out: bool) -> Question |
         return None
     first, second = ("left", "right") if level else ("above", "below")
     true, false = (first, second) if gap > 0 else (second, first)
-    if rng.random() < 0.6:
+    if rng.random() < 0.7:
         options = [_before_the(first, rng), _before_the(second, rng)]
         if level:
             options = ["left", "right of"] if rng.random() < 0.7 else ["to the left", "to the right of"]
@@ -249,7 +249,7 @@ ASKERS: dict[Asker, tuple[int, int, int]] = {
     ask_read: (3, 24, 1),
     ask_text_colour: (0, 5, 0),
     ask_place: (20, 1, 0),
-    ask_relation: (40, 0, 0),
+    ask_relation: (90, 0, 0),
     ask_bars: (0, 0, 12),
 }
 

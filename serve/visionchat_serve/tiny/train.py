@@ -54,7 +54,7 @@ class Batches(IterableDataset[Batch]):
 
 def learning_rate(share: float, since_start: int) -> float:
     """Cosine from 1 to 0 over the run, with a short rise at the start of each phase and after each restart."""
-    return min(1.0, (since_start + 1) / 60) * 0.5 * (1 + math.cos(math.pi * min(1.0, share)))
+    return min(1.0, (since_start + 1) / 20) * 0.5 * (1 + math.cos(math.pi * min(1.0, share)))
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:

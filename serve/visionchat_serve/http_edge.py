@@ -1,0 +1,65 @@
+"""What is the same for every request and every answer: how much is read, and which headers go out.
+
+Plain ASGI and Starlette; knows nothing of chats or queues. Used by `gateway`.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+
+from fastapi import Request
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from visionchat_serve.errors import RequestTooLarge, Unauthorised, VisionChatError
+
+
+async def read_body(request: Request, limit: int) -> bytes:
+    """The whole body, refused as soon as it is known to be longer than `limit` bytes."""
+    too_large = RequestTooLarge(f"the request body is over {limit} bytes; send fewer or smaller pictures")
+    if int(request.headers.get("content-length") or 0) > limit:
+        raise too_large
+    parts, length = [], 0
+    async for part in request.stream():
+        parts.append(part)
+        length += len(part)
+        if length > limit:
+            raise too_large
+    return b"".join(parts)
+
+
+def headers_of(error: VisionChatError) -> dict[str, str]:
+    """HTTP headers that go with an error."""
+    headers = {}
+    if error.retry_after is not None:
+        headers["Retry-After"] = str(max(1, round(error.retry_after.total_seconds())))
+    if isinstance(error, Unauthorised):
+        headers["WWW-Authenticate"] = "Bearer"
+    return headers
+
+
+class CommonHeaders:
+    """What every answer carries: `X-Request-Id` (the client's own if it is a plain one, else a new one), and that
+    browsers must not guess its type."""
+
+    _PLAIN = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = dict(scope["headers"]).get(b"x-request-id", b"")
+        request_id = given.decode() if self._PLAIN.fullmatch(given) else f"req-{uuid.uuid4().hex}"
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers["X-Request-Id"] = request_id
+                headers["X-Content-Type-Options"] = "nosniff"
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers)

@@ -1,0 +1,139 @@
+"""Which address does what: the routes, their description for /docs, and OpenAI's form for every error.
+
+POST /v1/chat/completions   GET /v1/models   GET /healthz   GET /readyz   GET /metrics   GET /docs
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from fastapi.middleware.cors import CORSMiddleware
+from fastapi.responses import JSONResponse, RedirectResponse
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+
+from visionchat_serve import __version__
+from visionchat_serve.broker import Broker
+from visionchat_serve.config import Settings
+from visionchat_serve.errors import EngineFailure, InvalidRequest, NotFound, VisionChatError
+from visionchat_serve.gateway import Gateway
+from visionchat_serve.http_edge import CommonHeaders, headers_of
+from visionchat_serve.schemas import ChatCompletionRequest
+
+log = logging.getLogger(__name__)
+
+BearerKey = Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))]
+
+
+def create_app(settings: Settings, connect: Callable[[], Broker]) -> FastAPI:
+    """The ASGI app. `connect` is called once, in the event loop that serves."""
+    gateway = Gateway(settings, connect)
+    app = FastAPI(title="VisionChat", version=__version__, lifespan=gateway.lifespan, redoc_url=None)
+    _add_api(app, gateway)
+    _add_pages(app, gateway)
+    _add_error_handlers(app, gateway)
+    if settings.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.cors_origins,
+            allow_methods=["GET", "POST", "DELETE"],
+            allow_headers=["Authorization", "Content-Type", "X-Request-Id"],
+            expose_headers=["X-Request-Id", "Retry-After"],
+        )
+    app.add_middleware(CommonHeaders)
+    return app
+
+
+def _add_api(app: FastAPI, gateway: Gateway) -> None:
+    """What needs a key where keys are used."""
+    schema = ChatCompletionRequest.model_json_schema(ref_template="#/components/schemas/{model}")
+    definitions = schema.pop("$defs", {})
+    body = {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+    errors: dict[int | str, dict[str, Any]] = {
+        status: {"description": "OpenAI's error form"} for status in (400, 401, 404, 413, 415, 422, 429, 502, 503, 504)
+    }
+
+    def authorise(given: BearerKey) -> None:
+        gateway.owner_of(given.credentials if given is not None else None)
+
+    v1 = APIRouter(prefix="/v1", dependencies=[Depends(authorise)])
+
+    @v1.post("/chat/completions", openapi_extra=body, responses=errors)
+    async def chat_completions(request: Request) -> Response:
+        """Answer a chat about pictures; with `"stream": true` as server-sent events."""
+        return await gateway.chat(request)
+
+    @v1.get("/models")
+    async def models() -> dict[str, Any]:
+        """The one model that is served."""
+        return await gateway.models()
+
+    @v1.get("/models/{name:path}")
+    async def model(name: str) -> dict[str, Any]:
+        """The served model, by name."""
+        return await gateway.model(name)
+
+    app.include_router(v1)
+    _describe(app, definitions)
+
+
+def _describe(app: FastAPI, definitions: dict[str, Any]) -> None:
+    """Add the request's own schemas to the page that FastAPI makes."""
+    plain_openapi = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        page = plain_openapi()
+        page.setdefault("components", {}).setdefault("schemas", {}).update(definitions)
+        return page
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _add_pages(app: FastAPI, gateway: Gateway) -> None:
+    """What is open to all: health, metrics, the way to the description."""
+
+    @app.get("/healthz")
+    async def healthz() -> dict[str, str]:
+        """The gateway's process answers."""
+        return {"status": "ok"}
+
+    @app.get("/readyz", responses={503: {"description": "not ready, with the reason"}})
+    async def readyz() -> Response:
+        """The queue answers and a warm replica is there."""
+        return await gateway.ready()
+
+    @app.get("/metrics")
+    async def metrics_page() -> Response:
+        """Prometheus' text form."""
+        return await gateway.metrics_page()
+
+    @app.get("/", include_in_schema=False)
+    async def root() -> Response:
+        return RedirectResponse("/docs")
+
+
+def _add_error_handlers(app: FastAPI, gateway: Gateway) -> None:
+    def answer(error: VisionChatError) -> Response:
+        gateway.metrics.requests.labels(error.code).inc()
+        return JSONResponse(error.body(), error.status, headers_of(error))
+
+    @app.exception_handler(VisionChatError)
+    async def ours(_: Request, error: VisionChatError) -> Response:
+        return answer(error)
+
+    @app.exception_handler(404)
+    async def no_page(request: Request, _: Exception) -> Response:
+        return answer(NotFound(f"there is no {request.method} {request.url.path} here; see /docs"))
+
+    @app.exception_handler(405)
+    async def no_method(request: Request, _: Exception) -> Response:
+        error = InvalidRequest(f"{request.url.path} does not take {request.method}; see /docs")
+        error.status = 405
+        return answer(error)
+
+    @app.exception_handler(Exception)
+    async def ours_to_mend(_: Request, error: Exception) -> Response:
+        log.error("unexpected error", exc_info=error)
+        return answer(EngineFailure("an unexpected error on the server's side; its log says more"))
