@@ -6,6 +6,7 @@ found here and raised as one of `errors`, with the place in the body as `param`.
 
 from __future__ import annotations
 
+import secrets
 import time
 import uuid
 
@@ -81,7 +82,8 @@ def _sampling(request: ChatCompletionRequest, settings: Settings) -> SamplingPar
         temperature=request.temperature,
         top_p=request.top_p,
         top_k=request.top_k,
-        seed=request.seed,
+        # With a seed of our own another replica can repeat the answer if the first one dies over it.
+        seed=request.seed if request.seed is not None else secrets.randbits(62),
         repetition_penalty=request.repetition_penalty,
         stop=request.stops,
     )

@@ -106,6 +106,16 @@ async def test_the_engine_sees_messages_and_pictures_in_their_order(house: House
     assert [Image.open(io.BytesIO(i)).size for i in seen.images] == [(64, 64), (32, 48)]
 
 
+async def test_every_job_has_a_seed_so_that_its_answer_can_be_repeated(house: House) -> None:
+    await house.post(chat("hi", seed=7))
+    await house.post(chat("hi"))
+    await house.post(chat("hi"))
+    given, first, second = (request.sampling.seed for request in house.engine.seen)
+    assert given == 7
+    assert None not in (first, second)
+    assert first != second
+
+
 async def test_a_job_that_does_not_fit_gets_its_status_also_when_streamed(house: House) -> None:
     for stream in (False, True):
         response = await house.post(chat("word " * 101, stream=stream))

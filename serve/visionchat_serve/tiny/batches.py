@@ -140,9 +140,9 @@ def _various(rng: random.Random, scene: Scene, held_out: bool) -> list[Question]
     chosen: list[Question] = []
     for question in itertools.islice(questions(rng, scene, held_out), 18):
         alike = [q for q in chosen if q.skill == question.skill]
-        most = 4 if question.skill in ("place", "relation") else 2
+        most = 4 if question.skill in ("place", "relation", "half") else 2
         same = any(
-            q.answer == question.answer and q.skill not in ("place", "relation", "exist", "count") for q in alike
+            q.answer == question.answer and q.skill not in ("place", "relation", "half", "exist", "count") for q in alike
         )
         if len(alike) < most and (not same or (question.skill.startswith("read") and len(alike) < 2)):
             chosen.append(question)

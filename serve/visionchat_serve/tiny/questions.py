@@ -199,7 +199,7 @@ def ask_place(rng: random.Random, scene: Scene, held_out: bool) -> Question | No
 
 
 def ask_relation(rng: random.Random, scene: Scene, held_out: bool) -> Question | None:
-    """Left or right, above or below; as a choice of two or as yes and no."""
+    """Left or right, above or below another thing."""
     if len(scene.things) < 2:
         return None
     a, b = rng.sample(scene.things, 2)
@@ -208,6 +208,24 @@ def ask_relation(rng: random.Random, scene: Scene, held_out: bool) -> Question |
         return None
     level = rng.random() < 0.5
     gap = b.x - a.x if level else b.y - a.y
+    return _relation("relation", rng, (name_a, name_b), gap, level, held_out)
+
+
+def ask_half(rng: random.Random, scene: Scene, held_out: bool) -> Question | None:
+    """The same about the middle of the picture: with one thing to find, it is the way into the relation of two."""
+    named = [(name, thing) for thing in scene.things if (name := referring_name(rng, thing, scene.things))]
+    if not named:
+        return None
+    name, thing = rng.choice(named)
+    level = rng.random() < 0.5
+    gap = 2 * (0.5 - thing.x if level else 0.5 - thing.y)
+    return _relation("half", rng, (name, rng.choice(("middle", "center"))), gap, level, held_out)
+
+
+def _relation(
+    skill: str, rng: random.Random, names: tuple[str, str], gap: float, level: bool, held_out: bool
+) -> Question | None:
+    """As a choice of two, or as yes and no; `gap` is how far the second lies to the right of or below the first."""
     if abs(gap) < CLEARLY_APART:
         return None
     first, second = ("left", "right") if level else ("above", "below")
@@ -218,11 +236,11 @@ def ask_relation(rng: random.Random, scene: Scene, held_out: bool) -> Question |
             options = ["left", "right of"] if rng.random() < 0.7 else ["to the left", "to the right of"]
         if rng.random() < 0.25:
             options = ["right", "left of"] if level else options[::-1]
-        text = phrase(rng, "side", held_out, a=name_a, b=name_b, first=options[0], second=options[1])
-        return Question("relation", text, true.capitalize())
+        text = phrase(rng, "side", held_out, a=names[0], b=names[1], first=options[0], second=options[1])
+        return Question(skill, text, true.capitalize())
     asked = rng.choice((true, false))
-    text = phrase(rng, "beside", held_out, a=name_a, b=name_b, side=_before_the(asked, rng))
-    return Question("relation", text, "Yes" if asked == true else "No")
+    text = phrase(rng, "beside", held_out, a=names[0], b=names[1], side=_before_the(asked, rng))
+    return Question(skill, text, "Yes" if asked == true else "No")
 
 
 def _before_the(side: str, rng: random.Random) -> str:
@@ -249,7 +267,8 @@ ASKERS: dict[Asker, tuple[int, int, int]] = {
     ask_read: (3, 24, 1),
     ask_text_colour: (0, 5, 0),
     ask_place: (20, 1, 0),
-    ask_relation: (90, 0, 0),
+    ask_relation: (80, 0, 0),
+    ask_half: (25, 0, 0),
     ask_bars: (0, 0, 12),
 }
 
