@@ -260,15 +260,15 @@ def ask_bars(rng: random.Random, scene: Scene, held_out: bool) -> Question | Non
 ASKERS: dict[Asker, tuple[int, int, int]] = {
     ask_colour: (9, 1, 0),
     ask_shape: (9, 1, 0),
-    ask_exist: (9, 2, 0),
+    ask_exist: (6, 2, 0),
     ask_count: (18, 1, 0),
     ask_background: (6, 3, 1),
     ask_describe: (12, 6, 3),
     ask_read: (3, 24, 1),
     ask_text_colour: (0, 5, 0),
     ask_place: (20, 1, 0),
-    ask_relation: (80, 0, 0),
-    ask_half: (25, 0, 0),
+    ask_relation: (130, 0, 0),
+    ask_half: (18, 0, 0),
     ask_bars: (0, 0, 12),
 }
 
