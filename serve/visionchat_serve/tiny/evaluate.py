@@ -166,15 +166,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--checkpoint", type=Path, default=CHECKPOINT)
     parser.add_argument("--questions", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=SEED)
-    parser.add_argument("--output", type=Path, default=Path(__file__).parent, help="folder for the two files")
+    parser.add_argument("--output", type=Path, help="folder for the two files, if not the checkpoint's own")
     options = parser.parse_args(arguments)
     started = time.monotonic()
     results = evaluate(options.checkpoint, options.questions, options.seed)
     table = markdown(results, options.seed)
-    (options.output / "evaluation.md").write_text(table)
+    output: Path = options.output or options.checkpoint
+    (output / "evaluation.md").write_text(table)
     wrong = [asdict(result) for result in results if not result.right]
     summary = {"seed": options.seed, "by_skill": shares(results, "skill"), "wrong": wrong}
-    (options.output / "evaluation.json").write_text(json.dumps(summary, indent=1, ensure_ascii=False) + "\n")
+    (output / "evaluation.json").write_text(json.dumps(summary, indent=1, ensure_ascii=False) + "\n")
     print(f"{table}\n{time.monotonic() - started:.0f} s")
     return 0
 
