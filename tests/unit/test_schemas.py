@@ -90,7 +90,7 @@ def test_what_a_vision_chat_uses_of_openais_api() -> None:
         (
             body(response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": []}}),
             "response_format.json_schema.schema",
-            "dictionary",
+            "object",
         ),
         (body(tools=[{"type": "function"}]), "tools", "not supported"),
         (body(functions=[{"name": "f"}]), "functions", "not supported"),
