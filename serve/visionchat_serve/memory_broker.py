@@ -18,7 +18,16 @@ from enum import Enum, auto
 from visionchat_serve import broker
 from visionchat_serve.broker import BrokerPolicy, LeaseState
 from visionchat_serve.errors import NotFound, QueueFull
-from visionchat_serve.messages import ChatJob, Claim, Finish, JobEvent, QueueLoad, ReplicaReport, TokenChunk
+from visionchat_serve.messages import (
+    ChatJob,
+    Claim,
+    Finish,
+    JobEvent,
+    QueueLoad,
+    ReplicaReport,
+    TokenChunk,
+    TokenLogprob,
+)
 
 POLL = 0.02  # seconds until a waiting caller looks at the clock again
 
@@ -141,7 +150,9 @@ class MemoryBroker:
                 self._extend(self._entries[claim.job.id])
         return states
 
-    async def publish(self, claim: Claim, index: int, text: str) -> LeaseState:
+    async def publish(
+        self, claim: Claim, index: int, text: str, choice: int = 0, logprobs: tuple[TokenLogprob, ...] = ()
+    ) -> LeaseState:
         if (state := self._state(claim)) is not LeaseState.HELD:
             return state
         entry = self._entries[claim.job.id]
@@ -149,7 +160,7 @@ class MemoryBroker:
             return LeaseState.LOST
         if index == entry.chunks:
             entry.chunks += 1
-            self._append(entry, TokenChunk(claim.job.id, claim.attempt, index, text))
+            self._append(entry, TokenChunk(claim.job.id, claim.attempt, index, text, choice, logprobs))
         return state
 
     async def finish(self, claim: Claim, finish: Finish) -> bool:

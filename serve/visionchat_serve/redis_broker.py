@@ -22,12 +22,14 @@ from visionchat_serve.broker import BrokerPolicy, LeaseState
 from visionchat_serve.errors import NotFound, QueueFull
 from visionchat_serve.messages import (
     ChatJob,
+    ChunkDetails,
     Claim,
     Finish,
     JobEvent,
     QueueLoad,
     ReplicaReport,
     TokenChunk,
+    TokenLogprob,
     decode,
     encode,
 )
@@ -157,8 +159,11 @@ class RedisBroker:
         calls = [self._call(c.job.id, consumer, c.entry_id, c.attempt, self._lease) for c in claims]
         return [LeaseState(state.decode()) for state in await self._link.run_each(self._renew, calls)]
 
-    async def publish(self, claim: Claim, index: int, text: str) -> LeaseState:
-        state = await self._of_job(self._publish, claim.job.id, claim.attempt, index, text)
+    async def publish(
+        self, claim: Claim, index: int, text: str, choice: int = 0, logprobs: tuple[TokenLogprob, ...] = ()
+    ) -> LeaseState:
+        more = ("more", encode(ChunkDetails(choice, logprobs))) if choice or logprobs else ()
+        state = await self._of_job(self._publish, claim.job.id, claim.attempt, index, text, *more)
         return LeaseState(state.decode())
 
     async def finish(self, claim: Claim, finish: Finish) -> bool:
@@ -217,5 +222,7 @@ def _event(job_id: str, entry_id: bytes, fields: dict[bytes, bytes]) -> JobEvent
     attempt = int(fields[b"attempt"])
     if b"finish" in fields:
         return JobEvent(entry_id.decode(), attempt, decode(Finish, fields[b"finish"]))
-    chunk = TokenChunk(job_id, attempt, int(fields[b"index"]), fields[b"text"].decode())
+    more = decode(ChunkDetails, fields[b"more"]) if b"more" in fields else ChunkDetails()
+    text = fields[b"text"].decode()
+    chunk = TokenChunk(job_id, attempt, int(fields[b"index"]), text, more.choice, more.logprobs)
     return JobEvent(entry_id.decode(), attempt, chunk)
