@@ -19,6 +19,7 @@ end
 local function bury(id)
   mark_ended(id, POLICY.used_up, POLICY.dead_ttl)
   redis.call('PEXPIRE', images_key(id), POLICY.dead_ttl)
+  redis.call('ZREMRANGEBYSCORE', DEAD, '-inf', NOW - POLICY.dead_ttl)
   redis.call('ZADD', DEAD, NOW, id)
   keep(POLICY.dead_ttl, DEAD)
   for _, old in ipairs(redis.call('ZRANGE', DEAD, 0, -POLICY.max_dead - 1)) do
@@ -68,7 +69,6 @@ sweep()
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', LEASED, '-inf', NOW)) do
   if #claims < count then retry(id) end
 end
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', DELAYED, '-inf', NOW)) do enqueue(id) end
 while #claims < count do
   local id = next_waiting()
   if not id then break end

@@ -91,11 +91,12 @@ local function lease_state(id, attempt)
   return cancelled and 'cancelled' or 'held'
 end
 
--- End what waits past its deadline, whether or not anybody claims or reads.
+-- Do what time has done: end what waits past its deadline, whether or not anybody claims or reads; let delayed jobs wait.
 local function sweep()
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', DEADLINES, '-inf', NOW)) do
     if get(id, 'status') then end_job(id, POLICY.timed_out) else dequeue(id) end
   end
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', DELAYED, '-inf', NOW)) do enqueue(id) end
 end
 
 -- How many ms pass between two answers of all replicas together; nil until one was measured.
