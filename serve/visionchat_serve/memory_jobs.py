@@ -79,7 +79,7 @@ class Jobs:
     def lost(self) -> list[Entry]:
         """Jobs whose lease has expired, longest first."""
         expired = [e for e in self.known.values() if e.status is Status.LEASED and not self.is_held(e)]
-        return sorted(expired, key=lambda e: e.leased_until)
+        return sorted(expired, key=lambda e: (e.leased_until, e.job.id))
 
     def waiting(self) -> list[Entry]:
         """In the order in which they are claimed, if no batch job gets its turn before."""
@@ -87,11 +87,13 @@ class Jobs:
         return sorted(queued, key=lambda e: e.job.priority == "batch")
 
     def delayed(self) -> list[Entry]:
-        return [e for e in self.known.values() if e.status is Status.QUEUED and e.delayed_until > self._clock()]
+        later = [e for e in self.known.values() if e.status is Status.QUEUED and e.delayed_until > self._clock()]
+        return sorted(later, key=lambda e: (e.delayed_until, e.job.id))
 
     def dead(self) -> list[Entry]:
         """Latest first."""
-        return sorted((e for e in self.known.values() if e.dead), key=lambda e: -(e.ended_at or 0))
+        dead = (e for e in self.known.values() if e.dead)
+        return sorted(dead, key=lambda e: (e.ended_at or 0, e.job.id), reverse=True)
 
     def view(self, entry: Entry) -> JobView:
         queue = [*self.lost(), *self.waiting(), *self.delayed()]

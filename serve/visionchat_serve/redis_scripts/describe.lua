@@ -6,12 +6,13 @@ if not status then return false end
 
 -- Jobs that are claimed before it.
 local function position()
-  local lost, interactive = redis.call('ZCOUNT', LEASED, '-inf', NOW), redis.call('ZCARD', INTERACTIVE)
-  local rank = redis.call('ZRANK', LEASED, id) -- expired leases are the first there
-  if rank then return rank end
-  rank = redis.call('ZRANK', INTERACTIVE, id)
-  if rank then return lost + rank end
-  return lost + interactive + (redis.call('ZRANK', BATCH, id) or redis.call('ZCARD', BATCH)) -- last: a delayed job
+  local ahead = 0
+  -- Expired leases are the first in LEASED.
+  for _, place in ipairs({{LEASED, redis.call('ZCOUNT', LEASED, '-inf', NOW)}, {INTERACTIVE}, {BATCH}, {DELAYED}}) do
+    local rank = redis.call('ZRANK', place[1], id)
+    if rank then return ahead + rank end
+    ahead = ahead + (place[2] or redis.call('ZCARD', place[1]))
+  end
 end
 
 if status == 'leased' and not is_held(id) then status = 'queued' end
