@@ -37,6 +37,7 @@ from visionchat_serve.messages import (
     Claim,
     Finish,
     Idempotency,
+    JobView,
     Message,
     Priority,
     SamplingParams,
@@ -108,6 +109,10 @@ class TwoQueues(RuleBasedStateMachine):
         assert results[0] == results[1], method
         return results[0]
 
+    def views(self) -> list[JobView]:
+        """All jobs as their owner sees them, in order of arrival."""
+        return list(reversed(self.both("jobs", "ann", 1000)))
+
     def collect(self, job_id: str) -> list[Any]:
         async def values(broker: Broker) -> list[Any]:
             return [event.value async for event in broker.events(job_id)]
@@ -160,7 +165,7 @@ class TwoQueues(RuleBasedStateMachine):
 
     @rule(consumer=st.sampled_from("abc"), count=st.integers(1, 3))
     def claim(self, consumer: str, count: int) -> None:
-        waiting = [p for p in self.jobs.values() if self.both("describe", p.job.id).status == "queued"]
+        waiting = [self.jobs[view.id] for view in self.views() if view.status == "queued"]
         claims = self.both("claim", consumer, count, NOW)
         assert len(claims) <= count
         assert len(claims) <= len(waiting)
@@ -181,6 +186,8 @@ class TwoQueues(RuleBasedStateMachine):
         """First come, first served within a priority; neither starves. What came back may go before."""
         new = [p for p in waiting if p.attempt == 0]
         if claimed not in new:
+            if claimed.job.priority == "batch":
+                self.batch_passed_over = 0  # it may have taken the turn
             return
         assert claimed is next(p for p in new if p.job.priority == claimed.job.priority)
         batch_waits = any(p.job.priority == "batch" for p in new)
@@ -193,7 +200,7 @@ class TwoQueues(RuleBasedStateMachine):
     def publish(self, pick: int, step: int) -> None:
         claim = self.claims[-1 - pick % len(self.claims)]
         promised = self.jobs[claim.job.id]
-        following = sum(chunk.attempt == claim.attempt for chunk in promised.written)
+        following = sum(isinstance(one, TokenChunk) and one.attempt == claim.attempt for one in promised.written)
         index = max(0, following + step)
         state = self.both("publish", claim, index, f"{claim.attempt}.{index} ")
         if step <= 0 or state is not LeaseState.LOST:
@@ -239,9 +246,9 @@ class TwoQueues(RuleBasedStateMachine):
         before = self.both("load")
         self.both("leave", consumer)
         assert self.both("load").backlog == before.backlog
-        for promised in self.jobs.values():
-            if promised.is_held(self.now) and self.both("describe", promised.job.id).status == "queued":
-                promised.leased_until = self.now
+        for view in self.views():
+            if self.jobs[view.id].is_held(self.now) and view.status == "queued":
+                self.jobs[view.id].leased_until = self.now
 
     def check_state(self, claim: Claim, state: LeaseState) -> None:
         promised = self.jobs[claim.job.id]
@@ -268,11 +275,16 @@ class TwoQueues(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_lost_or_held_twice(self) -> None:
+        views = self.views()
+        assert [view.id for view in views] == list(self.jobs)
+        for view in views:
+            self.jobs[view.id].ended = view.finish is not None
+        unanswered = [p for p in self.jobs.values() if not p.ended]
         load = self.both("load")
-        unanswered = [p for p in self.jobs.values() if not self.is_ended(p)]
         assert load.backlog == len(unanswered)
         assert load.leased == sum(p.is_held(self.now) for p in unanswered)
-        assert [view.id for view in self.both("jobs", "ann", 100)] == list(reversed(self.jobs))
+        positions = [view.position for view in views if view.status == "queued"]
+        assert sorted(positions) == list(range(len(positions)))
         dead = self.both("dead", 10)
         assert len(dead) <= POLICY.max_dead
         assert all(view.finish.error_code == "replica_lost" for view in dead)
@@ -324,7 +336,7 @@ def test_both_queues_keep_their_promises(servers: Servers, server: str) -> None:
     run_state_machine_as_test(
         lambda: TwoQueues(url),
         settings=settings(
-            max_examples=EXAMPLES or 15,
+            max_examples=EXAMPLES or 60,
             stateful_step_count=40,
             deadline=None,
             database=None,
