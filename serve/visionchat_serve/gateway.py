@@ -18,6 +18,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from visionchat_serve import metrics
+from visionchat_serve.answer import Piece
 from visionchat_serve.api_keys import ApiKeys
 from visionchat_serve.broker import Broker
 from visionchat_serve.completions import DONE, KEEP_ALIVE, ChunkEncoder, completion_body, error_event
@@ -77,12 +78,12 @@ class Gateway:
             async for _ in deltas:
                 pass
         self.metrics.observe(exchange)
-        return JSONResponse(completion_body(exchange.job, exchange.text, exchange.finish))
+        return JSONResponse(completion_body(exchange.job, exchange.choices, exchange.finish))
 
     async def _stream(self, exchange: Exchange, asked: ChatCompletionRequest) -> Response:
         deltas = exchange.deltas(QUICK)
         try:
-            first = await anext(deltas, "")
+            first = await anext(deltas, None)
         except BaseException:
             await deltas.aclose()
             raise
@@ -93,16 +94,16 @@ class Gateway:
     async def _events(
         self,
         exchange: Exchange,
-        first: str | None,
-        deltas: AsyncGenerator[str | None, None],
+        first: Piece | None,
+        deltas: AsyncGenerator[Piece | None, None],
         chunks: ChunkEncoder,
         include_usage: bool,
     ) -> AsyncIterator[bytes]:
         async with aclosing(deltas):
             try:
-                yield chunks.start() + (chunks.text(first) if first else b"")
+                yield chunks.start() + (chunks.piece(first) if first else b"")
                 async for delta in deltas:
-                    yield chunks.text(delta) if delta else KEEP_ALIVE
+                    yield chunks.piece(delta) if delta else KEEP_ALIVE
                 yield (chunks.end(exchange.finish) + (chunks.usage(exchange.finish) if include_usage else b"") + DONE)
                 self.metrics.observe(exchange)
             except VisionChatError as error:
