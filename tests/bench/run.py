@@ -132,7 +132,8 @@ def users_table(reports: list[dict[str, Any]]) -> str:
                     )
                 )
     return table(
-        "| model | users | server | answers/min | first token p50, s | p99, s | context switches/s | memory, GB | failures |",
+        "| model | users | server | answers/min | first token p50, s | p99, s | context switches/s "
+        " | memory, GB | failures |",
         rows,
     )
 
