@@ -3,6 +3,7 @@
     VisionChatError
     ├── InvalidRequest            400  the request cannot be understood or is not supported
     │   ├── ContextTooLong        400  prompt and answer do not fit the model's context
+    │   ├── IdempotencyConflict   422  the `Idempotency-Key` stands for another request
     │   ├── RequestTooLarge       413  the body is over the limit
     │   └── ImageError            400  the picture cannot be used
     │       ├── ImageTooLarge     413  too many bytes or pixels
@@ -51,6 +52,10 @@ class InvalidRequest(VisionChatError):
 
 class ContextTooLong(InvalidRequest):
     code = "context_length_exceeded"
+
+
+class IdempotencyConflict(InvalidRequest):
+    status, code = 422, "idempotency_key_reused"
 
 
 class RequestTooLarge(InvalidRequest):

@@ -14,6 +14,8 @@ from pydantic import TypeAdapter
 
 Role = Literal["system", "user", "assistant"]
 FinishReason = Literal["stop", "length", "cancelled", "error"]
+Priority = Literal["interactive", "batch"]
+JobStatus = Literal["queued", "processing", "succeeded", "failed", "cancelled", "expired"]
 
 T = TypeVar("T")
 
@@ -68,7 +70,10 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class ChatJob:
-    """One question to the model. `created_at` and `deadline_at` are seconds since the epoch."""
+    """One question to the model. `created_at` and `deadline_at` are seconds since the epoch.
+
+    `owner` is whose it is: one's jobs are invisible to others.
+    """
 
     id: str
     messages: tuple[Message, ...]
@@ -77,6 +82,16 @@ class ChatJob:
     image_count: int
     created_at: float
     deadline_at: float
+    owner: str = ""
+    priority: Priority = "interactive"
+
+
+@dataclass(frozen=True, slots=True)
+class Idempotency:
+    """What makes a repeated request the same: the owner's `key`; `fingerprint` is of its body."""
+
+    key: str
+    fingerprint: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +101,6 @@ class Claim:
     job: ChatJob
     images: tuple[bytes, ...]
     attempt: int
-    entry_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,16 +173,50 @@ class JobEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class JobView:
+    """A job as its owner may see it. `position` counts the jobs ahead of it and is None unless it is queued.
+
+    A queued job may have an `attempt` already: its replica was lost.
+    """
+
+    id: str
+    owner: str
+    status: JobStatus
+    attempt: int
+    created_at: float
+    ended_at: float | None = None
+    position: int | None = None
+    finish: Finish | None = None
+
+
+def status_after(finish: Finish) -> JobStatus:
+    """How a job that ended so is called."""
+    if finish.reason == "error":
+        return "expired" if finish.error_code == "timeout" else "failed"
+    return "cancelled" if finish.reason == "cancelled" else "succeeded"
+
+
+@dataclass(frozen=True, slots=True)
 class QueueLoad:
-    """The queue at one moment, in jobs. `backlog` is what is not yet answered."""
+    """The queue at one moment, in jobs. `backlog` is what is not yet answered.
+
+    `pace` is the seconds between two answers of all replicas that report, 0 until one was measured; an estimate,
+    so that two loads are equal by their jobs.
+    """
 
     waiting: int
     leased: int
     delayed: int = 0
+    pace: float = field(default=0.0, compare=False)
 
     @property
     def backlog(self) -> int:
         return self.waiting + self.leased + self.delayed
+
+    @property
+    def seconds(self) -> float:
+        """About how long the replicas will work on the backlog."""
+        return self.backlog * self.pace
 
 
 @dataclass(frozen=True, slots=True)

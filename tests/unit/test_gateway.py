@@ -227,9 +227,14 @@ async def test_pictures_belong_to_users(house: House) -> None:
 
 async def test_a_full_queue_is_429(house: House) -> None:
     asked = [asyncio.create_task(house.post(chat("!hold"))) for _ in range(3)]
-    await wait_until(lambda: len(house.broker._entries) == 3, "three wait")
+
+    async def three_asked() -> bool:
+        return (await house.broker.load()).backlog == 3
+
+    await wait_until(three_asked, "three wait")
     response = await house.post(chat("one too many"))
     assert response.status_code == 429
+    assert int(response.headers["Retry-After"]) >= 1
     assert response.json()["error"]["code"] == "queue_full"
     house.engine.release.set()
     assert [(await one).status_code for one in asked] == [200] * 3
