@@ -46,6 +46,7 @@ def read_request(body: bytes, settings: Settings) -> tuple[ChatCompletionRequest
         image_count=len(images),
         created_at=now,
         deadline_at=now + settings.request_timeout_seconds,
+        timeout=settings.answer_timeout_seconds,
     )
     return request, job, tuple(images)
 
