@@ -158,7 +158,7 @@ def markdown(results: list[Result]) -> str:
     for title, key in (("background", "backdrop"), ("form", "form")):
         parts = [f"{name} {100 * r / n:.1f} % of {n}" for name, (r, n) in sorted(shares(results, key).items())]
         lines.append(f"\nBy {title}: {'; '.join(parts)}.")
-    return "\n".join(lines) + f"\n\nMade by `make evaluate`.\n"
+    return "\n".join(lines) + "\n\nMade by `make evaluate`.\n"
 
 
 def main(arguments: list[str] | None = None) -> int:
