@@ -22,7 +22,7 @@ from visionchat_operator.status_api import (
 )
 from visionchat_operator.world import Decision, Load, Manifest, Observed, Ref, Worker
 
-LOOK_AGAIN = timedelta(seconds=1)  # how often the queue's load is read
+PLAN_AGAIN = timedelta(seconds=30)  # although nothing has changed
 NEVER_DELETED = {"PersistentVolumeClaim", "Secret", "Pod"}  # data, the token, and what rollout decides on
 
 
@@ -55,7 +55,7 @@ class Plan:
     decisions: tuple[Decision, ...] = ()
     finalizer: bool = False  # whether there should be one
     forget_queue: bool = False
-    requeue_after: timedelta = LOOK_AGAIN
+    requeue_after: timedelta = PLAN_AGAIN  # when the passing of time alone may change the plan
 
 
 def plan(observed: Observed, settings: PlanSettings, now: datetime) -> Plan:
@@ -107,7 +107,7 @@ class _Planner:
             serve_target=serve_target(seen),
             decisions=tuple(decisions),
             finalizer=spec.queue.delete_with_resource,
-            requeue_after=min(LOOK_AGAIN, *filter(None, (scaled.wake_after, pinned.wake_after)), LOOK_AGAIN),
+            requeue_after=min(filter(None, (PLAN_AGAIN, scaled.wake_after, pinned.wake_after))),
         )
 
     def _steps(self, replicas: int, pinned: pinning.PinningDecision, model: str) -> rollout.Steps:

@@ -7,13 +7,14 @@ module on every node, also on those without a model, so nothing heavy is importe
 from __future__ import annotations
 
 import logging
+import os
 from datetime import timedelta
 from typing import Any, cast
 
 from ray import serve
 
 from visionchat_serve import cpu
-from visionchat_serve.config import Settings
+from visionchat_serve.config import Settings, load_settings
 from visionchat_serve.connection import connect
 
 log = logging.getLogger(__name__)
@@ -27,8 +28,8 @@ DRAIN = timedelta(seconds=60)  # a replica that is scaled away may finish its an
 class Gateway:
     """The ingress. Its Model handle is never called: requests go through the queue; it ties the two together."""
 
-    def __init__(self, settings: Settings, model: Any) -> None:
-        self._settings = settings
+    def __init__(self, settings: Settings | None, model: Any) -> None:
+        self._settings = settings or load_settings()
 
     def __serve_build_asgi_app__(self) -> Any:
         from visionchat_serve.routes import create_app
@@ -45,7 +46,9 @@ class Gateway:
 class Model:
     """One replica: one engine with exactly the threads of its `num_cpus`."""
 
-    async def __init__(self, settings: Settings, cpus: int) -> None:  # type: ignore[misc]  # Serve awaits it
+    async def __init__(self, settings: Settings | None, cpus: int | None) -> None:  # type: ignore[misc]  # Serve awaits it
+        settings = settings or load_settings()
+        cpus = cpus or cpus_per_replica(settings)
         cpu.limit_threads(cpus)  # before anything imports numpy or torch
         from visionchat_serve.replica import Replica
 
@@ -56,6 +59,7 @@ class Model:
             name=serve.get_replica_context().replica_id.unique_id,
             cpus=budget.cpus,
             stuck_after=timedelta(seconds=settings.stuck_seconds),
+            pod=os.environ.get("POD_NAME", ""),
         )
         await self._replica.start()
 
@@ -93,4 +97,15 @@ def build(settings: Settings | dict[str, Any]) -> serve.Application:
     actor = {"num_cpus": cpus}
     model = model_deployment.options(num_replicas=checked.replicas, ray_actor_options=actor).bind(checked, cpus)
     application: serve.Application = gateway_deployment.bind(checked, model)
+    return application
+
+
+def cluster(args: dict[str, Any]) -> serve.Application:
+    """The same for a cluster: gateway and replicas read their settings from the environment of their own pods.
+
+    So the application never changes: a new model comes with new pods, and not all at once by Serve. How many
+    replicas there are and where they go is in the Serve config (`deployments`).
+    """
+    model_deployment, gateway_deployment = cast(Any, Model), cast(Any, Gateway)
+    application: serve.Application = gateway_deployment.bind(None, model_deployment.bind(None, None))
     return application

@@ -137,7 +137,8 @@ class QueueLoad:
 class ReplicaReport:
     """What a ready replica says of itself every few seconds; it vanishes soon after the replica does.
 
-    `cpus` are the logical CPUs it may really run on, `threads` what its engine uses.
+    `cpus` are the logical CPUs it may really run on, `threads` what its engine uses, `running` the jobs that it
+    works on; `pod` is where it runs, if in a cluster.
     """
 
     replica: str
@@ -150,6 +151,8 @@ class ReplicaReport:
     max_context: int
     max_running: int
     loaded_at: float
+    running: int = 0
+    pod: str = ""
 
 
 _adapters: dict[Any, TypeAdapter[Any]] = {}  # making one is slow, using it is quick

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import ParamSpec, TypeVar
 
@@ -52,7 +52,7 @@ class Replica:
     """`start` loads the engine and begins to work; `drain` finishes the running jobs, then ends.
 
     `load` makes the engine, in the thread that will run it; `name` is unique among replicas; `cpus` are the
-    logical CPUs this process may run on, for the report.
+    logical CPUs this process may run on and `pod` is where it is, for the report.
     """
 
     def __init__(
@@ -63,9 +63,11 @@ class Replica:
         cpus: tuple[int, ...],
         stuck_after: timedelta = timedelta(minutes=3),
         claim_wait: timedelta = BLOCK,
+        pod: str = "",
     ) -> None:
         self._name = name
         self._cpus = cpus
+        self._pod = pod
         self._broker = broker
         self._stuck_after = stuck_after
         self._claim_wait = claim_wait
@@ -79,7 +81,7 @@ class Replica:
     async def start(self) -> None:
         """Load and warm the engine, then claim. Raises what the engine raised."""
         self._engine = await self._thread.start()
-        self._report = _report_of(self._engine, self._name, self._cpus)
+        self._report = _report_of(self._engine, self._name, self._cpus, self._pod)
         self._loops = [
             asyncio.create_task(loop(), name=loop.__name__)
             for loop in (self._claim_loop, self._renew_loop, self._report_loop)
@@ -242,7 +244,7 @@ class Replica:
     async def _report_loop(self) -> None:
         while True:
             try:
-                await self._broker.report(self._report, ttl=REPORT * 5)
+                await self._broker.report(replace(self._report, running=len(self._running)), ttl=REPORT * 5)
             except Unavailable as error:
                 log.warning("presence not reported, trying again: %s", error)
             await asyncio.sleep(REPORT.total_seconds())
@@ -264,7 +266,7 @@ def _finish_of(last: EngineOutput, error: VisionChatError | None) -> Finish:
     return Finish(last.finish, last.usage)
 
 
-def _report_of(engine: Engine, name: str, cpus: tuple[int, ...]) -> ReplicaReport:
+def _report_of(engine: Engine, name: str, cpus: tuple[int, ...], pod: str) -> ReplicaReport:
     info = engine.info
     return ReplicaReport(
         replica=name,
@@ -277,4 +279,5 @@ def _report_of(engine: Engine, name: str, cpus: tuple[int, ...]) -> ReplicaRepor
         max_context=info.max_context,
         max_running=engine.max_running,
         loaded_at=time.time(),
+        pod=pod,
     )
