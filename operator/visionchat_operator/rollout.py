@@ -88,15 +88,8 @@ def _outdated(wanted: Wanted, live: Sequence[Worker]) -> list[Worker]:
         of_mode = [w for w in current if w.mode == mode]
         if mode == Mode.SHARED and wanted.hold:
             continue  # nothing may take their place
-        other_short = _short_of_other(wanted, current, mode)
-        old += of_mode[: max(0, min(len(of_mode) - number, other_short))]
+        old += of_mode[: max(0, len(of_mode) - number)]
     return old
-
-
-def _short_of_other(wanted: Wanted, current: Sequence[Worker], mode: Mode) -> int:
-    """How many pods of the other mode are missing: only so many are in the wrong mode, the rest is surplus."""
-    other = wanted.replicas - wanted.pinned if mode == Mode.PINNED else wanted.pinned
-    return max(0, other - sum(w.mode != mode for w in current))
 
 
 def _loss(worker: Worker) -> tuple[bool, int, float, str]:
