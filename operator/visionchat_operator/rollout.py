@@ -56,7 +56,7 @@ def next_steps(wanted: Wanted, workers: Sequence[Worker], used: frozenset[int], 
     decisions += [_deleted(w, w.failure or "Refused", "it cannot run", warning=True) for w in dead]
     decisions += [_deleted(w, "Outdated", "it is outdated and serves nobody yet") for w in idle]
     delete = (*dead, *idle, *surplus)
-    if not modes and not surplus:
+    if not modes and not delete:  # one thing at a time
         modes, replaced = _replace(wanted, live, outdated, draining=any(w.deleting for w in workers), now=now)
         delete += replaced
         no_room = bool(replaced) and not modes

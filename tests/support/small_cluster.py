@@ -37,6 +37,7 @@ class SmallCluster:
     generation: int = 1
     settings: PlanSettings = field(default_factory=PlanSettings)
     pods_made: int = 0
+    held: frozenset[str] = frozenset()  # pods, by uid, with a job in hand: they end after it
 
     def observe(self, load: Load | None) -> Observed:
         return Observed(
@@ -88,11 +89,17 @@ class SmallCluster:
             self.workers[ref.name] = replace(worker, deleting=True)
             self.gone_at[ref.name] = self.now + (self.drain if worker.serving else timedelta(0))
 
+    def jobs_in_hand(self, busy: frozenset[str]) -> None:
+        """Which pods (by uid) work on a job, as their reports say."""
+        for worker in list(self.workers.values()):
+            jobs = int(worker.uid in busy) if worker.serving else None
+            self.workers[worker.name] = replace(worker, jobs=jobs)
+
     def advance(self, by: timedelta) -> None:
         """Let time pass: pods end, are placed, refused, become warm."""
         self.now += by
         for name, when in list(self.gone_at.items()):
-            if when <= self.now:
+            if when <= self.now and self.workers[name].uid not in self.held:
                 del self.gone_at[name], self.workers[name]
         for worker in sorted(self.workers.values(), key=lambda w: w.created):
             self.workers[worker.name] = self._moved_on(worker)
