@@ -104,11 +104,6 @@ def ray(key: Key, cpus: int | None) -> list[Manifest]:
         "RAY_health_check_timeout_ms": "3000",
         "RAY_health_check_failure_threshold": "3",
         "RAY_external_storage_namespace": names.queue(key),
-        "RAY_SERVE_ENABLE_DIRECT_INGRESS": "1",
-        "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(API_PORT),
-        "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(API_PORT + 1),
-        "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "0",
-        "RAY_SERVE_PORT_QUARANTINE_S": "0",
         "MALLOC_ARENA_MAX": "2",
         "HOME": "/tmp",  # noqa: S108 - the only place that can be written
         "RAY_HEAD_ADDRESS": f"{names.head(key)}:{GCS_PORT}",

@@ -159,7 +159,7 @@ class Observer:
         self, key: Key, token: str | None, children: dict[Ref, Manifest], pods: list[Manifest], view: QueueView | None
     ) -> RayState | None:
         head = children.get(Ref("Deployment", names.head(key)), {})
-        if token is None or not head.get("status", {}).get("availableReplicas"):
+        if token is None or not head.get("status", {}).get("replicas"):
             self._rays.pop(key, None)
             return None
         known = self._rays.get(key)

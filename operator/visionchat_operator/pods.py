@@ -60,7 +60,7 @@ def head_pod(key: Key, spec: VisionChatSpec, defaults: Defaults) -> Manifest:
     container["resources"] = HEAD_RESOURCES
     ports = {"api": API_PORT, "dashboard": DASHBOARD_PORT, "gcs": GCS_PORT, "metrics": METRICS_PORT}
     container["ports"] = [{"name": n, "containerPort": p, "protocol": "TCP"} for n, p in ports.items()]
-    container["readinessProbe"] = _get("/api/gcs_healthz", DASHBOARD_PORT, period=2, failures=3)
+    container["readinessProbe"] = _get("/healthz", API_PORT, period=2, failures=3)
     container["livenessProbe"] = _get("/api/gcs_healthz", DASHBOARD_PORT, period=5, failures=12)
     container["startupProbe"] = _get("/api/gcs_healthz", DASHBOARD_PORT, period=2, failures=60)
     return _pod(key, spec, container, 30)

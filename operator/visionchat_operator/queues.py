@@ -85,5 +85,5 @@ class Queues:
 
 def _load(load: QueueLoad, replicas: int) -> Load:
     """`seconds` is for all that report together; scaling asks what one alone would need."""
-    seconds = getattr(load, "seconds", 0.0) * replicas
-    return Load(load.backlog, work=timedelta(seconds=seconds) if seconds else None)
+    work, oldest = load.seconds * replicas, load.oldest
+    return Load(load.backlog, timedelta(seconds=oldest) if oldest else None, timedelta(seconds=work) if work else None)

@@ -24,8 +24,7 @@ class RayUnavailable(Exception):
 def application(replicas: int) -> dict[str, Any]:
     """What is PUT. Serve forgets the number of replicas when a configuration changes, so it is in there too."""
     return {
-        "proxy_location": "HeadOnly",
-        "http_options": {"host": "0.0.0.0", "port": 8002},  # noqa: S104 - Serve's own proxy, which nobody asks
+        "proxy_location": "Disabled",  # the gateway answers HTTP itself
         "applications": [
             {
                 "name": APPLICATION,

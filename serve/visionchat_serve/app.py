@@ -6,6 +6,7 @@ module on every node, also on those without a model, so nothing heavy is importe
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from datetime import timedelta
@@ -13,28 +14,42 @@ from typing import Any, cast
 
 from ray import serve
 
-from visionchat_serve import cpu
+from visionchat_serve import cgroup, cpu
 from visionchat_serve.config import Settings, load_settings
 from visionchat_serve.connection import connect
+from visionchat_serve.retirement import RetirementPolicy, retirement
 
 log = logging.getLogger(__name__)
 
 APP_NAME = "visionchat"
-DRAIN = timedelta(seconds=60)  # a replica that is scaled away may finish its answer for this long
+DRAIN = timedelta(seconds=60)  # who is scaled away may finish what is under way for this long
 
 
-@serve.deployment(name="Gateway", num_replicas=1, max_ongoing_requests=2000, ray_actor_options={"num_cpus": 0})
-@serve.ingress()
+@serve.deployment(
+    name="Gateway",
+    num_replicas=1,
+    health_check_period_s=5,
+    health_check_timeout_s=10,
+    graceful_shutdown_timeout_s=DRAIN.total_seconds() + 15,
+    ray_actor_options={"num_cpus": 0},
+)
 class Gateway:
-    """The ingress. Its Model handle is never called: requests go through the queue; it ties the two together."""
+    """The HTTP ingress, on a port of its own. Its Model handle is never called: requests go through the queue; it ties
+    the two together."""
 
-    def __init__(self, settings: Settings | None, model: Any) -> None:
-        self._settings = settings or load_settings()
-
-    def __serve_build_asgi_app__(self) -> Any:
+    async def __init__(self, settings: Settings | None, model: Any) -> None:  # type: ignore[misc]  # Serve awaits it
+        from visionchat_serve.http_server import HttpServer
         from visionchat_serve.routes import create_app
 
-        return create_app(self._settings, lambda: connect(self._settings))
+        settings = settings or load_settings()
+        self._server = HttpServer(create_app(settings, lambda: connect(settings)), settings.host, settings.port)
+        await self._server.start()
+
+    async def check_health(self) -> None:
+        self._server.check()
+
+    async def __del__(self) -> None:
+        await self._server.stop(DRAIN)
 
 
 @serve.deployment(
@@ -53,6 +68,7 @@ class Model:
         from visionchat_serve.replica import Replica
 
         budget = cpu.available_cpus()
+        policy = RetirementPolicy(max_jobs=settings.recycle_after_jobs, memory_high=settings.memory_high)
         self._replica = Replica(
             load=lambda: _load(settings, cpus),
             broker=connect(settings),
@@ -60,8 +76,20 @@ class Model:
             cpus=budget.cpus,
             stuck_after=timedelta(seconds=settings.stuck_seconds),
             pod=os.environ.get("POD_NAME", ""),
+            retire_when=lambda begun: retirement(begun, cgroup.memory_share(), policy),
         )
         await self._replica.start()
+        self._recycling = asyncio.create_task(self._recycle())
+
+    async def _recycle(self) -> None:
+        """End this process when its time has come; Serve sees at its next check that it is gone, and starts another.
+
+        A health check that fails would have to do so three times before that.
+        """
+        retirement = await self._replica.retired()
+        log.warning("the replica retires (%s): %s", retirement.reason, retirement.message)
+        await self._replica.drain(DRAIN)
+        os._exit(0)
 
     async def check_health(self) -> None:
         self._replica.check()

@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -19,6 +19,9 @@ from visionchat_serve.errors import ConfigError
 
 ENV_PREFIX = "VISIONCHAT_"
 TINY = "tiny"
+
+
+HostEntry = Annotated[str, Field(pattern=r"^(\*|(\*\.)?[a-z0-9._-]+(:[0-9]{1,5})?|\[[0-9a-f:.]+\](:[0-9]{1,5})?)$")]
 
 
 class Settings(BaseModel):
@@ -42,7 +45,9 @@ class Settings(BaseModel):
     api_keys_file: Path | None = Field(None, description="file with hashed API keys; default: everybody may ask")
     cors_origins: tuple[str, ...] = Field((), description="web origins whose pages may ask, `*` for all")
 
-    redis_url: str | None = Field(None, description="redis://, rediss:// or unix://; default: an embedded server")
+    redis_url: str | None = Field(
+        None, description="redis://, rediss://, unix:// or redis+sentinel://; default: an embedded one"
+    )
     namespace: str = Field("default", pattern=r"^[A-Za-z0-9._-]{1,64}$", description="separates queues in one Redis")
     data_dir: Path | None = Field(None, description="where the embedded Redis keeps its data")
     lease_seconds: float = Field(10, gt=0, description="a silent replica loses its job after this long")
@@ -50,6 +55,9 @@ class Settings(BaseModel):
     max_waiting: int = Field(1000, ge=1, description="jobs not yet answered above which requests get 429")
     result_ttl_seconds: float = Field(900, gt=0, description="how long an answer is kept")
     request_timeout_seconds: float = Field(600, gt=0, description="deadline of a request, waiting included")
+    answer_timeout_seconds: float = Field(300, gt=0, description="how long a replica may work on one request")
+    recycle_after_jobs: int | None = Field(None, ge=1, description="a replica restarts after so many; default: never")
+    memory_high: float = Field(0.85, gt=0, le=1, description="share of the memory limit at which a replica restarts")
     stuck_seconds: float = Field(180, gt=0, description="a model step longer than this gets the replica restarted")
 
     max_body_bytes: int = Field(64 << 20, ge=1024, description="largest request body")
@@ -57,6 +65,10 @@ class Settings(BaseModel):
     image_max_pixels: int = Field(1 << 26, ge=1, description="largest picture, in pixels")
     image_side: int = Field(512, ge=32, description="longest side the model sees with `detail: auto`")
     max_images: int = Field(8, ge=1, description="pictures in one request")
+    image_url_hosts: tuple[HostEntry, ...] = Field(
+        (), description="hosts that pictures may be fetched from: `name`, `name:port`, `*.name`, `*`; default: none"
+    )
+    image_url_seconds: float = Field(10, gt=0, description="longest download of a picture, redirects included")
 
     @property
     def served_name(self) -> str:
@@ -110,8 +122,9 @@ def _from_environ(environ: Mapping[str, str]) -> dict[str, Any]:
         for name, value in environ.items()
         if name.startswith(ENV_PREFIX) and value != ""
     }
-    if "cors_origins" in values:
-        values["cors_origins"] = [origin.strip() for origin in values["cors_origins"].split(",")]
+    for key in ("cors_origins", "image_url_hosts"):
+        if key in values:
+            values[key] = [entry.strip() for entry in values[key].split(",")]
     return values
 
 

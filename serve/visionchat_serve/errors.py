@@ -3,11 +3,15 @@
     VisionChatError
     ├── InvalidRequest            400  the request cannot be understood or is not supported
     │   ├── ContextTooLong        400  prompt and answer do not fit the model's context
+    │   ├── IdempotencyConflict   422  the `Idempotency-Key` stands for another request
     │   ├── RequestTooLarge       413  the body is over the limit
     │   └── ImageError            400  the picture cannot be used
     │       ├── ImageTooLarge     413  too many bytes or pixels
     │       ├── ImageTypeRefused  415  not a picture, or of a type that is not accepted
-    │       └── ImageUnreadable   422  a picture, but truncated, empty or damaged
+    │       ├── ImageUnreadable   422  a picture, but truncated, empty or damaged
+    │       ├── ImageUrlRefused   400  its URL is malformed, or leads where this server does not go
+    │       ├── ImageDownloadFailed    400  its host could not be reached, or answered with something else
+    │       └── ImageDownloadTimedOut  504  its host took too long
     ├── Unauthorised              401  no API key, or one that is not valid
     ├── NotFound                  404  no such model, job or page
     ├── QueueFull                 429  come back after `retry_after`
@@ -33,12 +37,13 @@ class VisionChatError(Exception):
     status = 500
     type = "server_error"
     code = "internal_error"
+    pause: timedelta | None = None  # when to try again, if nothing better is known
 
     def __init__(self, message: str, *, param: str | None = None, retry_after: timedelta | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.param = param
-        self.retry_after = retry_after
+        self.retry_after = retry_after or self.pause
 
     def body(self) -> dict[str, Any]:
         """OpenAI's error form: `{"error": {"message", "type", "param", "code"}}`."""
@@ -51,6 +56,10 @@ class InvalidRequest(VisionChatError):
 
 class ContextTooLong(InvalidRequest):
     code = "context_length_exceeded"
+
+
+class IdempotencyConflict(InvalidRequest):
+    status, code = 422, "idempotency_key_reused"
 
 
 class RequestTooLarge(InvalidRequest):
@@ -73,6 +82,18 @@ class ImageUnreadable(ImageError):
     status, code = 422, "image_unreadable"
 
 
+class ImageUrlRefused(ImageError):
+    code = "image_url_refused"
+
+
+class ImageDownloadFailed(ImageError):
+    code = "image_download_failed"
+
+
+class ImageDownloadTimedOut(ImageError):
+    status, code = 504, "image_download_timeout"
+
+
 class Unauthorised(VisionChatError):
     status, type, code = 401, "invalid_request_error", "invalid_api_key"
 
@@ -87,6 +108,7 @@ class QueueFull(VisionChatError):
 
 class Unavailable(VisionChatError):
     status, type, code = 503, "server_error", "service_unavailable"
+    pause = timedelta(seconds=5)
 
 
 class ReplicaLost(VisionChatError):

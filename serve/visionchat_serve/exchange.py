@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from datetime import timedelta
 from typing import TypeVar
 
-from visionchat_serve.answer import Answer
+from visionchat_serve.answer import Answer, Choice, Piece
 from visionchat_serve.broker import Broker
 from visionchat_serve.errors import JobTimedOut, Unavailable
 from visionchat_serve.messages import ChatJob, Finish
@@ -36,9 +36,9 @@ class Exchange:
         self._answer = Answer()
 
     @property
-    def text(self) -> str:
-        """The answer so far."""
-        return self._answer.text
+    def choices(self) -> Mapping[int, Choice]:
+        """The answers so far, by index."""
+        return self._answer.choices
 
     @property
     def finish(self) -> Finish:
@@ -49,17 +49,17 @@ class Exchange:
     async def submit(self, images: Sequence[bytes]) -> None:
         await self._broker.submit(self.job, images)
 
-    async def deltas(self, pause: timedelta) -> AsyncGenerator[str | None, None]:
-        """New text as it comes, None after each `pause` without any. Raises what ended the job, if not well."""
+    async def deltas(self, pause: timedelta) -> AsyncGenerator[Piece | None, None]:
+        """What is new as it comes, None after each `pause` without any. Raises what ended the job, if not well."""
         events = self._broker.events(self.job.id)
         try:
             async with aclosing(with_pauses(events, pause)) as paced:
                 async for event in paced:
-                    text = self._answer.feed(event) if event is not None else None
-                    if text:
+                    piece = self._answer.feed(event) if event is not None else None
+                    if piece:
                         self._note_text()
-                    if text or event is None:
-                        yield text
+                    if piece or event is None:
+                        yield piece
                     self._check_deadline()
         finally:
             if self._answer.finish is None:

@@ -12,12 +12,14 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager
 from datetime import timedelta
-from typing import Any
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from visionchat_serve import metrics
+from visionchat_serve.answer import Piece
 from visionchat_serve.api_keys import ApiKeys
 from visionchat_serve.broker import Broker
 from visionchat_serve.completions import DONE, KEEP_ALIVE, ChunkEncoder, completion_body, error_event
@@ -25,10 +27,14 @@ from visionchat_serve.config import Settings
 from visionchat_serve.errors import NotFound, Unauthorised, VisionChatError
 from visionchat_serve.exchange import Exchange
 from visionchat_serve.http_edge import read_body
-from visionchat_serve.intake import read_request
+from visionchat_serve.image_download import ImageDownloads
+from visionchat_serve.intake import parse, read_request
 from visionchat_serve.schemas import ChatCompletionRequest
 
 log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 KEEP_ALIVE_EVERY = timedelta(seconds=10)
 QUICK = timedelta(seconds=1)  # a job refused this soon gets its real HTTP status, even when streamed
@@ -36,13 +42,17 @@ DECODERS = 2  # threads that parse requests and decode pictures
 
 
 class Gateway:
-    """What the routes share. `connect` makes the broker inside the serving event loop."""
+    """What the routes share. `connect` makes the broker inside the serving event loop; `downloads` fetches pictures
+    named by URL, by default as the settings allow."""
 
-    def __init__(self, settings: Settings, connect: Callable[[], Broker]) -> None:
+    def __init__(
+        self, settings: Settings, connect: Callable[[], Broker], downloads: ImageDownloads | None = None
+    ) -> None:
         self.settings = settings
         self.metrics = metrics.Metrics()
         self._keys = ApiKeys(settings.api_keys_file) if settings.api_keys_file is not None else None
         self._connect = connect
+        self._downloads = downloads or ImageDownloads.of(settings)
         self._decoders = ThreadPoolExecutor(DECODERS, thread_name_prefix="decode")
 
     @asynccontextmanager
@@ -52,6 +62,8 @@ class Gateway:
             yield
         finally:
             await self.broker.close()
+            if self._downloads is not None:
+                self._downloads.close()
             self._decoders.shutdown(wait=False, cancel_futures=True)
 
     def owner_of(self, key: str | None) -> str:
@@ -66,23 +78,28 @@ class Gateway:
     async def chat(self, request: Request) -> Response:
         """Read, check, submit, then answer in the form that was asked for."""
         body = await read_body(request, self.settings.max_body_bytes)
-        loop = asyncio.get_running_loop()
-        asked, job, images = await loop.run_in_executor(self._decoders, read_request, body, self.settings)
+        asked, urls = await self._apart(parse, body, self.settings)
+        fetched = await self._downloads.fetch(urls) if self._downloads is not None else {}
+        job, images = await self._apart(read_request, asked, self.settings, fetched)
         exchange = Exchange(self.broker, job)
         await exchange.submit(images)
         return await (self._stream(exchange, asked) if asked.stream else self._whole(exchange))
+
+    async def _apart(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """What computes for long would block everybody else in the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._decoders, partial(work, *args, **kwargs))
 
     async def _whole(self, exchange: Exchange) -> Response:
         async with aclosing(exchange.deltas(KEEP_ALIVE_EVERY)) as deltas:
             async for _ in deltas:
                 pass
         self.metrics.observe(exchange)
-        return JSONResponse(completion_body(exchange.job, exchange.text, exchange.finish))
+        return JSONResponse(completion_body(exchange.job, exchange.choices, exchange.finish))
 
     async def _stream(self, exchange: Exchange, asked: ChatCompletionRequest) -> Response:
         deltas = exchange.deltas(QUICK)
         try:
-            first = await anext(deltas, "")
+            first = await anext(deltas, None)
         except BaseException:
             await deltas.aclose()
             raise
@@ -93,16 +110,16 @@ class Gateway:
     async def _events(
         self,
         exchange: Exchange,
-        first: str | None,
-        deltas: AsyncGenerator[str | None, None],
+        first: Piece | None,
+        deltas: AsyncGenerator[Piece | None, None],
         chunks: ChunkEncoder,
         include_usage: bool,
     ) -> AsyncIterator[bytes]:
         async with aclosing(deltas):
             try:
-                yield chunks.start() + (chunks.text(first) if first else b"")
+                yield chunks.start() + (chunks.piece(first) if first else b"")
                 async for delta in deltas:
-                    yield chunks.text(delta) if delta else KEEP_ALIVE
+                    yield chunks.piece(delta) if delta else KEEP_ALIVE
                 yield (chunks.end(exchange.finish) + (chunks.usage(exchange.finish) if include_usage else b"") + DONE)
                 self.metrics.observe(exchange)
             except VisionChatError as error:

@@ -7,44 +7,28 @@ real. Must not know Redis. The contract tests hold this and `redis_broker` to th
 from __future__ import annotations
 
 import asyncio
-import itertools
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import timedelta
-from enum import Enum, auto
 
 from visionchat_serve import broker
 from visionchat_serve.broker import BrokerPolicy, LeaseState
-from visionchat_serve.errors import NotFound, QueueFull
-from visionchat_serve.messages import ChatJob, Claim, Finish, JobEvent, QueueLoad, ReplicaReport, TokenChunk
+from visionchat_serve.memory_jobs import Entry, Jobs, Status
+from visionchat_serve.messages import (
+    ChatJob,
+    Claim,
+    Finish,
+    Idempotency,
+    JobEvent,
+    JobView,
+    QueueLoad,
+    ReplicaReport,
+    TokenChunk,
+    TokenLogprob,
+)
 
 POLL = 0.02  # seconds until a waiting caller looks at the clock again
-
-
-class _Status(Enum):
-    QUEUED = auto()
-    LEASED = auto()
-    ENDED = auto()
-
-
-@dataclass(slots=True)
-class _Entry:
-    """A job and all that is known about it."""
-
-    job: ChatJob
-    images: tuple[bytes, ...]
-    expires_at: float
-    status: _Status = _Status.QUEUED
-    attempt: int = 0  # number of the last claim: the fence
-    released: int = 0  # claims that were given back and do not count
-    consumer: str | None = None
-    leased_until: float = 0
-    cancelled: bool = False
-    ended_by: int | None = None  # the attempt whose replica ended it
-    chunks: int = 0  # of this attempt
-    events: list[JobEvent] = field(default_factory=list)
 
 
 class MemoryBroker:
@@ -53,30 +37,56 @@ class MemoryBroker:
     def __init__(self, policy: BrokerPolicy | None = None, clock: Callable[[], float] = time.time) -> None:
         self.policy = policy or BrokerPolicy()
         self._clock = clock
-        self._entries: dict[str, _Entry] = {}  # in order of arrival
+        self._jobs = Jobs(self.policy, clock)
         self._reports: dict[str, tuple[float, ReplicaReport]] = {}
-        self._event_numbers = itertools.count(1)
+        self._once: dict[tuple[str, str], tuple[float, str, str]] = {}  # until when, fingerprint, job
+        self._mean, self._seen = 0.0, 0  # seconds of the last answers
         self._changed = asyncio.Event()
 
     # --- the gateway's side ---
 
-    async def submit(self, job: ChatJob, images: Sequence[bytes]) -> None:
-        backlog = (await self.load()).backlog
-        if job.id in self._entries:
-            return
-        if backlog >= self.policy.max_waiting:
-            raise QueueFull(f"{self.policy.max_waiting} requests are not answered yet; try again later")
+    async def submit(self, job: ChatJob, images: Sequence[bytes], idempotency: Idempotency | None = None) -> str:
+        self._jobs.sweep()
+        if (earlier := self._earlier(job, idempotency)) is not None:
+            return earlier
+        await self._check_room(job)
         expires_at = max(job.deadline_at, self._clock()) + self.policy.result_ttl.total_seconds()
-        self._entries[job.id] = _Entry(job, tuple(images), expires_at)
+        self._jobs.known[job.id] = Entry(job, tuple(images), expires_at)
+        if idempotency is not None:
+            until = self._clock() + self.policy.idempotency_ttl.total_seconds()
+            self._once[job.owner, idempotency.key] = until, idempotency.fingerprint, job.id
         self._wake()
+        return job.id
+
+    def _earlier(self, job: ChatJob, idempotency: Idempotency | None) -> str | None:
+        """The job that stands for the request already."""
+        if job.id in self._jobs.known:
+            return job.id
+        self._once = {key: used for key, used in self._once.items() if used[0] > self._clock()}
+        used = self._once.get((job.owner, idempotency.key)) if idempotency else None
+        if idempotency is None or used is None:
+            return None
+        if used[1] != idempotency.fingerprint:
+            raise broker.key_reused()
+        return used[2] if used[2] in self._jobs.known else None
+
+    async def _check_room(self, job: ChatJob) -> None:
+        load = await self.load()
+        if load.backlog >= self.policy.max_waiting:
+            raise broker.queue_full(self.policy, load.pace)
+        batch = sum(e.job.priority == "batch" for e in self._jobs.waiting())
+        ahead = load.backlog - (batch if job.priority == "interactive" else 0)
+        too_long = ahead * load.pace - self.policy.max_wait.total_seconds()
+        if too_long > 0:
+            raise broker.queue_slow(self.policy, too_long + load.pace)
 
     async def events(self, job_id: str, after: str = "0") -> AsyncIterator[JobEvent]:
         last = broker.resume_point(after)
         while True:
-            entry = self._find(job_id)
-            if not self._is_held(entry) and self._clock() >= entry.job.deadline_at:
-                self._end(entry, broker.TIMED_OUT)
-            ended = entry.status is _Status.ENDED
+            entry = self._jobs.find(job_id)
+            if entry.status is Status.LEASED and not self._jobs.is_held(entry):
+                self._end_if_late(entry)
+            ended = entry.status is Status.ENDED
             news = [e for e in entry.events if broker.resume_point(e.id) > last]
             for event in news:
                 last = broker.resume_point(event.id)
@@ -86,21 +96,62 @@ class MemoryBroker:
             if not news:
                 await self._wait(POLL)
 
+    def _end_if_late(self, entry: Entry) -> None:
+        if self._clock() >= entry.job.deadline_at:
+            self._jobs.end(entry, broker.TIMED_OUT)
+
     async def cancel(self, job_id: str) -> bool:
-        self._forget_expired()
-        entry = self._entries.get(job_id)
-        if entry is None or entry.status is _Status.ENDED:
+        self._jobs.sweep()
+        entry = self._jobs.known.get(job_id)
+        if entry is None or entry.status is Status.ENDED:
             return False
         entry.cancelled = True
-        if not self._is_held(entry):
-            self._end(entry, broker.CANCELLED)
+        if not self._jobs.is_held(entry):
+            self._jobs.end(entry, broker.CANCELLED)
+            self._wake()
         return True
 
+    async def describe(self, job_id: str) -> JobView:
+        return self._jobs.view(self._jobs.find(job_id))
+
+    async def jobs(self, owner: str, limit: int, before: str | None = None) -> list[JobView]:
+        self._jobs.sweep()
+        own = [e for e in self._jobs.known.values() if e.job.owner == owner][-self.policy.max_listed :]
+        if before is not None:
+            ids = [e.job.id for e in own]
+            if before not in ids:
+                raise broker.unknown_job(before)
+            own = own[: ids.index(before)]
+        return [self._jobs.view(e) for e in reversed(own)][:limit]
+
+    async def dead(self, limit: int) -> list[JobView]:
+        self._jobs.sweep()
+        return [self._jobs.view(e) for e in self._jobs.dead()[:limit]]
+
+    async def replay(self, job_id: str) -> str:
+        self._jobs.sweep()
+        entry = self._jobs.known.get(job_id)
+        if entry is None or not entry.dead:
+            raise broker.not_dead(job_id)
+        new_id = await self.submit(broker.replay_of(entry.job, entry.images), entry.images)
+        self._jobs.forget_dead(entry)
+        return new_id
+
+    async def purge_dead(self) -> int:
+        self._jobs.sweep()
+        dead = self._jobs.dead()
+        for entry in dead:
+            self._jobs.forget_dead(entry)
+        return len(dead)
+
     async def load(self) -> QueueLoad:
-        self._forget_expired()
-        unanswered = [e for e in self._entries.values() if e.status is not _Status.ENDED]
-        leased = sum(self._is_held(e) for e in unanswered)
-        return QueueLoad(waiting=len(unanswered) - leased, leased=leased)
+        self._jobs.sweep()
+        queued = self._jobs.waiting()
+        waiting = len(self._jobs.lost()) + len(queued)
+        oldest = max((self._clock() - entry.job.created_at for entry in queued), default=0.0)
+        slots = sum(report.max_running for report in await self.reports())
+        held, delayed = len(self._jobs.held()), len(self._jobs.delayed())
+        return QueueLoad(waiting, held, delayed, self._mean / max(slots, 1), max(0.0, oldest))
 
     async def reports(self) -> list[ReplicaReport]:
         return [report for _, (until, report) in sorted(self._reports.items()) if until > self._clock()]
@@ -110,60 +161,67 @@ class MemoryBroker:
     async def claim(self, consumer: str, count: int, block: timedelta) -> list[Claim]:
         give_up_at = time.monotonic() + block.total_seconds()
         while True:
-            self._forget_expired()
-            free = (e for e in list(self._entries.values()) if e.status is not _Status.ENDED and not self._is_held(e))
-            claims = list(itertools.islice((self._lease(e, consumer) for e in free if not self._ended_now(e)), count))
+            claims = self._claim_now(consumer, count)
             left = give_up_at - time.monotonic()
             if claims or left <= 0:
                 return claims
             await self._wait(min(left, POLL))
 
-    def _ended_now(self, entry: _Entry) -> bool:
-        """End a job that must not be tried (again), with the reason."""
-        if entry.cancelled:
-            self._end(entry, broker.CANCELLED)
-        elif self._clock() >= entry.job.deadline_at:
-            self._end(entry, broker.TIMED_OUT)
-        elif entry.attempt - entry.released >= self.policy.max_attempts:
-            self._end(entry, broker.attempts_used_up(self.policy))
-        return entry.status is _Status.ENDED
-
-    def _lease(self, entry: _Entry, consumer: str) -> Claim:
-        entry.status, entry.consumer, entry.chunks = _Status.LEASED, consumer, 0
-        entry.attempt += 1
-        self._extend(entry)
-        return Claim(entry.job, entry.images, entry.attempt, entry_id=entry.job.id)
+    def _claim_now(self, consumer: str, count: int) -> list[Claim]:
+        self._jobs.sweep()
+        claims: list[Claim] = []
+        for entry in self._jobs.lost():
+            if len(claims) < count and (claim := self._jobs.retry(entry, consumer)):
+                claims.append(claim)
+        while len(claims) < count and (waiting := self._jobs.next()):
+            claims.append(self._jobs.lease(waiting, consumer))
+        return claims
 
     async def renew(self, consumer: str, claims: Sequence[Claim]) -> list[LeaseState]:
-        states = [self._state(claim) for claim in claims]
+        states = [self._jobs.state(claim) for claim in claims]
         for claim, state in zip(claims, states, strict=True):
             if state is not LeaseState.LOST:
-                self._extend(self._entries[claim.job.id])
+                self._jobs.extend(self._jobs.known[claim.job.id])
         return states
 
-    async def publish(self, claim: Claim, index: int, text: str) -> LeaseState:
-        if (state := self._state(claim)) is not LeaseState.HELD:
+    async def publish(
+        self, claim: Claim, index: int, text: str, choice: int = 0, logprobs: tuple[TokenLogprob, ...] = ()
+    ) -> LeaseState:
+        if (state := self._jobs.state(claim)) is not LeaseState.HELD:
             return state
-        entry = self._entries[claim.job.id]
+        entry = self._jobs.known[claim.job.id]
         if index > entry.chunks:
             return LeaseState.LOST
         if index == entry.chunks:
             entry.chunks += 1
-            self._append(entry, TokenChunk(claim.job.id, claim.attempt, index, text))
+            self._jobs.append(entry, TokenChunk(claim.job.id, claim.attempt, index, text, choice, logprobs))
+            self._wake()
         return state
 
     async def finish(self, claim: Claim, finish: Finish) -> bool:
-        if self._state(claim) is not LeaseState.LOST:
-            self._end(self._entries[claim.job.id], finish)
-            self._entries[claim.job.id].ended_by = claim.attempt
-        entry = self._entries.get(claim.job.id)
-        return entry is not None and entry.ended_by == claim.attempt  # also when told twice
+        entry = self._jobs.known.get(claim.job.id)
+        if entry is None or self._jobs.state(claim) is LeaseState.LOST:
+            return entry is not None and entry.ended_by == claim.attempt  # told twice after a lost reply
+        if finish.reason in ("stop", "length"):
+            self._learn(self._clock() - entry.leased_at)
+        self._jobs.end(entry, finish)
+        entry.ended_by = claim.attempt
+        self._wake()
+        return True
+
+    def _learn(self, took: float) -> None:
+        """A mean that follows the last ten or so answers."""
+        self._seen += 1
+        self._mean += max(1 / self._seen, 0.1) * (took - self._mean)
 
     async def release(self, claim: Claim) -> bool:
-        if self._state(claim) is LeaseState.LOST:
+        state = self._jobs.state(claim)
+        if state is LeaseState.LOST:
             return False
-        entry = self._entries[claim.job.id]
-        entry.status, entry.released = _Status.QUEUED, entry.released + 1
+        entry = self._jobs.known[claim.job.id]
+        entry.status, entry.released = Status.QUEUED, entry.released + 1
+        if state is LeaseState.CANCELLED:
+            self._jobs.end(entry, broker.CANCELLED)
         self._wake()
         return True
 
@@ -172,7 +230,7 @@ class MemoryBroker:
 
     async def leave(self, consumer: str) -> None:
         self._reports.pop(consumer, None)
-        for entry in self._entries.values():
+        for entry in self._jobs.held():
             if entry.consumer == consumer:
                 entry.leased_until = self._clock()
         self._wake()
@@ -183,42 +241,7 @@ class MemoryBroker:
     async def close(self) -> None:
         return
 
-    # --- what both sides stand on ---
-
-    def _find(self, job_id: str) -> _Entry:
-        self._forget_expired()
-        if job_id not in self._entries:
-            raise NotFound(f"there is no job {job_id!r}; it was never accepted, or its result has expired")
-        return self._entries[job_id]
-
-    def _is_held(self, entry: _Entry) -> bool:
-        return entry.status is _Status.LEASED and entry.leased_until > self._clock()
-
-    def _state(self, claim: Claim) -> LeaseState:
-        """An expired lease still holds while nobody else has taken the job."""
-        entry = self._entries.get(claim.job.id)
-        if entry is None or entry.status is not _Status.LEASED or entry.attempt != claim.attempt:
-            return LeaseState.LOST
-        return LeaseState.CANCELLED if entry.cancelled else LeaseState.HELD
-
-    def _extend(self, entry: _Entry) -> None:
-        entry.leased_until = self._clock() + self.policy.lease.total_seconds()
-        entry.expires_at = max(entry.expires_at, entry.leased_until + self.policy.result_ttl.total_seconds())
-
-    def _append(self, entry: _Entry, value: TokenChunk | Finish) -> None:
-        entry.events.append(JobEvent(f"{next(self._event_numbers)}-0", entry.attempt, value))
-        self._wake()
-
-    def _end(self, entry: _Entry, finish: Finish) -> None:
-        if entry.status is _Status.ENDED:
-            return
-        entry.status, entry.images = _Status.ENDED, ()
-        entry.expires_at = self._clock() + self.policy.result_ttl.total_seconds()
-        self._append(entry, finish)
-
-    def _forget_expired(self) -> None:
-        for job_id in [i for i, e in self._entries.items() if e.expires_at <= self._clock()]:
-            del self._entries[job_id]
+    # --- waiting ---
 
     def _wake(self) -> None:
         self._changed.set()

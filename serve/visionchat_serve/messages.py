@@ -14,6 +14,8 @@ from pydantic import TypeAdapter
 
 Role = Literal["system", "user", "assistant"]
 FinishReason = Literal["stop", "length", "cancelled", "error"]
+Priority = Literal["interactive", "batch"]
+JobStatus = Literal["queued", "processing", "succeeded", "failed", "cancelled", "expired"]
 
 T = TypeVar("T")
 
@@ -47,7 +49,9 @@ class SamplingParams:
     """How to choose tokens. None means: as the model's own `generation_config.json` says.
 
     `temperature` 0 is greedy. `top_k` 0 and `top_p` 1 are off. `seed` makes a sampled answer repeatable.
-    `stop` strings end the answer and are not part of it.
+    `stop` strings end the answer and are not part of it. `logprobs`: None for none, else how many other tokens to
+    tell beside the chosen one. `json_schema` is a JSON Schema as text that the answer must keep to. `n` answers are
+    wanted; the one with index i is drawn with `seed` + i.
     """
 
     max_tokens: int = 256
@@ -57,11 +61,20 @@ class SamplingParams:
     seed: int | None = None
     repetition_penalty: float | None = None
     stop: tuple[str, ...] = ()
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logprobs: int | None = None
+    json_schema: str | None = None
+    n: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class ChatJob:
-    """One question to the model. `created_at` and `deadline_at` are seconds since the epoch."""
+    """One question to the model. `created_at` and `deadline_at` are seconds since the epoch.
+
+    `owner` is whose it is: one's jobs are invisible to others. `timeout` is the seconds that an attempt may take,
+    within the deadline.
+    """
 
     id: str
     messages: tuple[Message, ...]
@@ -70,6 +83,17 @@ class ChatJob:
     image_count: int
     created_at: float
     deadline_at: float
+    owner: str = ""
+    priority: Priority = "interactive"
+    timeout: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Idempotency:
+    """What makes a repeated request the same: the owner's `key`; `fingerprint` is of its body."""
+
+    key: str
+    fingerprint: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +103,6 @@ class Claim:
     job: ChatJob
     images: tuple[bytes, ...]
     attempt: int
-    entry_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,23 +115,54 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """How likely the model found a token: natural logarithm. `data` are its bytes, which need not be whole
+    characters; `top` are the likeliest tokens in its place, if they were asked for."""
+
+    token: str
+    logprob: float
+    data: tuple[int, ...]
+    top: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class TokenChunk:
-    """Text of one or more tokens. `index` counts the chunks of one attempt from 0."""
+    """Text of one or more tokens. `index` counts the chunks of one attempt from 0; `choice` is which of the job's
+    `n` answers they belong to. `logprobs` of these tokens, if the job asked for them."""
 
     job_id: str
     attempt: int
     index: int
     text: str
+    choice: int = 0
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkDetails:
+    """What most chunks do not have; kept apart so that those stay as small as their text."""
+
+    choice: int = 0
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The end of a job. With reason "error", `error_code` is an `errors` code and `message` is for people."""
+    """The end of a job. With reason "error", `error_code` is an `errors` code and `message` is for people.
+
+    Of a job with several answers, `reason` is the first one's, `others` those of the rest.
+    """
 
     reason: FinishReason
     usage: Usage = field(default_factory=Usage)
     error_code: str | None = None
     message: str | None = None
+    others: tuple[FinishReason, ...] = ()
+
+    @property
+    def reasons(self) -> tuple[FinishReason, ...]:
+        """One for each answer."""
+        return (self.reason, *self.others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,16 +175,51 @@ class JobEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class JobView:
+    """A job as its owner may see it. `position` counts the jobs ahead of it and is None unless it is queued.
+
+    A queued job may have an `attempt` already: its replica was lost.
+    """
+
+    id: str
+    owner: str
+    status: JobStatus
+    attempt: int
+    created_at: float
+    ended_at: float | None = None
+    position: int | None = None
+    finish: Finish | None = None
+
+
+def status_after(finish: Finish) -> JobStatus:
+    """How a job that ended so is called."""
+    if finish.reason == "error":
+        return "expired" if finish.error_code == "timeout" else "failed"
+    return "cancelled" if finish.reason == "cancelled" else "succeeded"
+
+
+@dataclass(frozen=True, slots=True)
 class QueueLoad:
-    """The queue at one moment, in jobs. `backlog` is what is not yet answered."""
+    """The queue at one moment, in jobs. `backlog` is what is not yet answered.
+
+    `pace` is the seconds between two answers of all replicas that report, 0 until one was measured; `oldest` the age
+    in seconds of the job that has waited longest, 0 if none waits. Two loads are equal by their jobs.
+    """
 
     waiting: int
     leased: int
     delayed: int = 0
+    pace: float = field(default=0.0, compare=False)
+    oldest: float = field(default=0.0, compare=False)
 
     @property
     def backlog(self) -> int:
         return self.waiting + self.leased + self.delayed
+
+    @property
+    def seconds(self) -> float:
+        """About how long the replicas will work on the backlog."""
+        return self.backlog * self.pace
 
 
 @dataclass(frozen=True, slots=True)

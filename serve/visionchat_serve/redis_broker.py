@@ -1,44 +1,48 @@
-"""The queue in Redis Streams (6.2 and up), so that it outlives gateways, replicas and Redis itself.
+"""The queue in Redis (6.2 and up), so that it outlives gateways, replicas and Redis itself.
 
 Every step that must be whole is one Lua script in `redis_scripts/`; this module calls them and turns what comes
-back into `messages`. A job is an entry of the jobs stream until it is answered; a lease is the entry's idle time in
-the consumer group. Leases, deadlines and expiry go by Redis' clock. Must not know HTTP or models. Made by `app`
-for gateway and replica; the operator reads `load` and `reports`.
+back into `messages`. Waiting and leased jobs are sorted sets, answers are streams; `prelude.lua` says what is
+where. Leases, deadlines and expiry go by Redis' clock. Must not know HTTP or models. Made by `app` for gateway and
+replica; the operator reads `load` and `reports`.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
-from typing import Any
-
-from redis.asyncio import Redis
-from redis.commands.core import AsyncScript
-from redis.exceptions import ResponseError
 
 from visionchat_serve import broker
 from visionchat_serve.broker import BrokerPolicy, LeaseState
-from visionchat_serve.errors import NotFound, QueueFull
+from visionchat_serve.errors import Unavailable
 from visionchat_serve.messages import (
     ChatJob,
+    ChunkDetails,
     Claim,
     Finish,
+    Idempotency,
     JobEvent,
+    JobView,
     QueueLoad,
     ReplicaReport,
     TokenChunk,
+    TokenLogprob,
     decode,
     encode,
 )
-from visionchat_serve.redis_keys import GROUP, RELEASED, Keys
+from visionchat_serve.redis_calls import RedisCalls
+from visionchat_serve.redis_dead import RedisDead
+from visionchat_serve.redis_keys import Keys
 from visionchat_serve.redis_link import RedisLink
+from visionchat_serve.redis_policy import ms
 
-CLAIM_WAIT = timedelta(milliseconds=500)  # a job that was given back or whose lease expired waits this long at most
-EVENTS_WAIT = timedelta(seconds=3)  # one wait for events; below the socket timeout, which catches a hung Redis
+log = logging.getLogger(__name__)
+
+EVENTS_WAIT = timedelta(seconds=3)  # one wait at Redis; below the socket timeout, which catches a hung Redis
 EVENTS_AT_ONCE = 256
-
-_Taken = tuple[str, str]  # entry id, job id
+OUTAGE_PAUSE = timedelta(milliseconds=500)
 
 
 class RedisBroker:
@@ -48,55 +52,54 @@ class RedisBroker:
         self.policy = policy or BrokerPolicy()
         self._link = link
         self._keys = Keys(namespace)
-        self._result_ttl = _ms(self.policy.result_ttl)
-        self._lease = _ms(self.policy.lease)
-        self._submit, self._look, self._cancel = map(link.script, ("submit", "look", "cancel"))
-        self._take, self._claim, self._renew = map(link.script, ("take", "claim", "renew"))
-        self._publish, self._finish, self._release = map(link.script, ("publish", "finish", "release"))
-        self._load, self._leave = map(link.script, ("load", "leave"))
-        self._report, self._reports = map(link.script, ("report", "reports"))
-        self._ends = [
-            encode(finish)
-            for finish in (
-                broker.CANCELLED,
-                broker.TIMED_OUT,
-                broker.attempts_used_up(self.policy),
-                broker.PICTURES_LOST,
-            )
-        ]
+        self._calls = RedisCalls(link, self._keys, self.policy)
+        self._dead = RedisDead(link, self._keys, self._calls, self.submit)
 
     @classmethod
     def from_url(cls, url: str, namespace: str, policy: BrokerPolicy | None = None) -> RedisBroker:
-        """The queue `namespace` at `redis://`, `rediss://` or `unix://`; connects with the first call."""
+        """The queue `namespace` at an address as in `redis_address`; connects with the first call."""
         return cls(RedisLink(url), namespace, policy)
 
     # --- the gateway's side ---
 
-    async def submit(self, job: ChatJob, images: Sequence[bytes]) -> None:
-        deadline = int(job.deadline_at * 1000)
-        args = [job.id, encode(job), deadline, self.policy.max_waiting, *images]
-        if await self._of_job(self._submit, job.id, *args) == b"full":
-            raise QueueFull(f"{self.policy.max_waiting} requests are not answered yet; try again later")
+    async def submit(self, job: ChatJob, images: Sequence[bytes], idempotency: Idempotency | None = None) -> str:
+        key, fingerprint = (idempotency.key, idempotency.fingerprint) if idempotency else ("", "")
+        keys = self._keys.owned(job.owner), self._keys.once(job.owner, key)
+        args = job.owner, job.priority, job.created_at, int(job.deadline_at * 1000), fingerprint
+        what, detail = await self._calls.run("submit", job.id, encode(job), *args, *images, keys=keys)
+        if what == b"reused":
+            raise broker.key_reused()
+        if what == b"full":
+            raise broker.queue_full(self.policy, detail / 1000)
+        if what == b"slow":
+            raise broker.queue_slow(self.policy, detail / 1000)
+        return str(detail.decode())
 
     async def events(self, job_id: str, after: str = "0") -> AsyncIterator[JobEvent]:
         broker.resume_point(after)
+        # First the state, then the stream: after "ended", all there is to read is there.
+        wait = await self._wait_of_reader(job_id)
+        outage = _Outage(self.policy.outage)
         while True:
-            # First the state, then the stream: after "ended", all there is to read is there.
-            wait = await self._wait_of_reader(job_id)
-            while events := await self._read(job_id, after, wait):
-                for event in events:
-                    after = event.id
-                    yield event
-                    if isinstance(event.value, Finish):
-                        return
-            if wait == 0:  # `after` was the end already
-                return
+            try:
+                events = await self._read(job_id, after, wait)
+                if not events and wait == 0:  # `after` was the end already
+                    return
+                wait = wait if events else await self._wait_of_reader(job_id)
+            except Unavailable as error:
+                await outage.wait_out(error)
+                continue
+            outage.is_over()
+            for event in events:
+                after = event.id
+                yield event
+                if isinstance(event.value, Finish):
+                    return
 
     async def _wait_of_reader(self, job_id: str) -> int:
-        args = self._lease, _ms(EVENTS_WAIT), encode(broker.TIMED_OUT)
-        wait: int | None = await self._of_job(self._look, job_id, *args)
+        wait: int | None = await self._calls.run("look", job_id, ms(EVENTS_WAIT))
         if wait is None:
-            raise NotFound(f"there is no job {job_id!r}; it was never accepted, or its result has expired")
+            raise broker.unknown_job(job_id)
         return wait
 
     async def _read(self, job_id: str, after: str, wait: int) -> list[JobEvent]:
@@ -105,14 +108,44 @@ class RedisBroker:
         return [_event(job_id, entry_id, fields) for _, entries in reply or () for entry_id, fields in entries]
 
     async def cancel(self, job_id: str) -> bool:
-        return bool(await self._of_job(self._cancel, job_id, self._lease, encode(broker.CANCELLED)))
+        return bool(await self._calls.run("cancel", job_id))
+
+    async def describe(self, job_id: str) -> JobView:
+        for view in await self._calls.describe([job_id]):
+            return view
+        raise broker.unknown_job(job_id)
+
+    async def jobs(self, owner: str, limit: int, before: str | None = None) -> list[JobView]:
+        key = self._keys.owned(owner)
+        below = "+inf" if before is None else f"({await self._arrival(owner, before)}"
+        ids = await self._link.call(lambda redis: redis.zrevrangebyscore(key, below, "-inf"))
+        views: list[JobView] = []
+        while ids and len(views) < limit:  # forgotten jobs are left out, and the page is filled with older ones
+            page, ids = ids[:limit], ids[limit:]
+            views += await self._calls.describe([job_id.decode() for job_id in page])
+        return views[:limit]
+
+    async def _arrival(self, owner: str, job_id: str) -> int:
+        score = await self._link.call(lambda redis: redis.zscore(self._keys.owned(owner), job_id))
+        if score is None:
+            raise broker.unknown_job(job_id)
+        return int(score)
+
+    async def dead(self, limit: int) -> list[JobView]:
+        return await self._dead.newest(limit)
+
+    async def replay(self, job_id: str) -> str:
+        return await self._dead.replay(job_id)
+
+    async def purge_dead(self) -> int:
+        return await self._dead.purge()
 
     async def load(self) -> QueueLoad:
-        waiting, leased = await self._link.run(self._load, [self._keys.jobs], [GROUP, 0, self._lease])
-        return QueueLoad(waiting=waiting, leased=leased)
+        waiting, leased, delayed, pace, oldest = await self._calls.run("load")
+        return QueueLoad(waiting, leased, delayed, float(pace) / 1000, float(oldest) / 1000)
 
     async def reports(self) -> list[ReplicaReport]:
-        found = await self._link.run(self._reports, [self._keys.reports], [GROUP, 0])
+        found = await self._calls.run("reports")
         return sorted((decode(ReplicaReport, report) for report in found), key=lambda r: r.replica)
 
     # --- the replica's side ---
@@ -120,62 +153,39 @@ class RedisBroker:
     async def claim(self, consumer: str, count: int, block: timedelta) -> list[Claim]:
         give_up_at = time.monotonic() + block.total_seconds()
         while True:
-            taken = await self._take_free(consumer, count)
-            if not taken and (left := give_up_at - time.monotonic()) > 0:
-                taken = await self._wait_for_new(consumer, count, min(left, CLAIM_WAIT.total_seconds()))
-            claims = await self._lease_or_end(consumer, taken)
-            if claims or time.monotonic() >= give_up_at:
-                return claims
+            found, pause, rung = await self._calls.run("claim", consumer, count)
+            left = timedelta(seconds=give_up_at - time.monotonic())
+            if found or left <= timedelta(0):
+                return [Claim(decode(ChatJob, job), tuple(images), attempt) for job, attempt, images in found]
+            await self._listen(rung, min(left, timedelta(milliseconds=pause), EVENTS_WAIT))
 
-    async def _take_free(self, consumer: str, count: int) -> list[_Taken]:
-        args = [GROUP, 0, consumer, count, self._lease]
-        taken = await self._with_group(lambda: self._link.run(self._take, [self._keys.jobs], args))
-        return [(entry_id.decode(), job_id.decode()) for entry_id, job_id in taken or ()]
-
-    async def _wait_for_new(self, consumer: str, count: int, seconds: float) -> list[_Taken]:
-        block = max(1, int(seconds * 1000))  # 0 would block for ever
-
-        def read(redis: Redis) -> Awaitable[Any]:
-            return redis.xreadgroup(GROUP, consumer, {self._keys.jobs: ">"}, count=count, block=block)
-
-        reply = await self._with_group(lambda: self._link.call(read))
-        return [(i.decode(), fields[b"job"].decode()) for _, entries in reply or () for i, fields in entries]
-
-    async def _lease_or_end(self, consumer: str, taken: Sequence[_Taken]) -> list[Claim]:
-        calls = [
-            self._call(job_id, consumer, entry_id, self._lease, self.policy.max_attempts, *self._ends)
-            for entry_id, job_id in taken
-        ]
-        replies = await self._link.run_each(self._claim, calls)
-        return [
-            Claim(decode(ChatJob, reply[0]), tuple(reply[2]), reply[1], entry_id)
-            for (entry_id, _), reply in zip(taken, replies, strict=True)
-            if reply is not None
-        ]
+    async def _listen(self, rung: bytes, wait: timedelta) -> None:
+        """Until the bell rings again after `rung`, so that no job can come unheard between look and wait."""
+        await self._link.call(lambda redis: redis.xread({self._keys.bell: rung}, count=1, block=ms(wait)))
 
     async def renew(self, consumer: str, claims: Sequence[Claim]) -> list[LeaseState]:
-        calls = [self._call(c.job.id, consumer, c.entry_id, c.attempt, self._lease) for c in claims]
-        return [LeaseState(state.decode()) for state in await self._link.run_each(self._renew, calls)]
+        states = await self._calls.run_each("renew", [(c.job.id, c.attempt) for c in claims])
+        return [LeaseState(state.decode()) for state in states]
 
-    async def publish(self, claim: Claim, index: int, text: str) -> LeaseState:
-        state = await self._of_job(self._publish, claim.job.id, claim.attempt, index, text)
+    async def publish(
+        self, claim: Claim, index: int, text: str, choice: int = 0, logprobs: tuple[TokenLogprob, ...] = ()
+    ) -> LeaseState:
+        more = ("more", encode(ChunkDetails(choice, logprobs))) if choice or logprobs else ()
+        state = await self._calls.run("publish", claim.job.id, claim.attempt, index, text, *more)
         return LeaseState(state.decode())
 
     async def finish(self, claim: Claim, finish: Finish) -> bool:
-        args = claim.entry_id, claim.attempt, encode(finish)
-        return bool(await self._of_job(self._finish, claim.job.id, *args))
+        measured = int(finish.reason in ("stop", "length"))
+        return bool(await self._calls.run("finish", claim.job.id, claim.attempt, encode(finish), measured))
 
     async def release(self, claim: Claim) -> bool:
-        args = claim.entry_id, claim.attempt, self._lease, RELEASED
-        return bool(await self._of_job(self._release, claim.job.id, *args))
+        return bool(await self._calls.run("release", claim.job.id, claim.attempt))
 
     async def report(self, report: ReplicaReport, ttl: timedelta) -> None:
-        args = [GROUP, 0, report.replica, encode(report), _ms(ttl)]
-        await self._link.run(self._report, [self._keys.reports], args)
+        await self._calls.run("report", report.replica, report.max_running, encode(report), ms(ttl))
 
     async def leave(self, consumer: str) -> None:
-        keys = [self._keys.jobs, self._keys.reports]
-        await self._link.run(self._leave, keys, [GROUP, 0, consumer, self._lease, RELEASED])
+        await self._calls.run("leave", consumer)
 
     async def ping(self) -> None:
         await self._link.call(lambda redis: redis.echo("ping"))
@@ -183,39 +193,31 @@ class RedisBroker:
     async def close(self) -> None:
         await self._link.close()
 
-    # --- calling ---
 
-    def _call(self, job_id: str, *args: Any) -> tuple[list[str], list[Any]]:
-        return self._keys.of_job(job_id), [GROUP, self._result_ttl, *args]
+class _Outage:
+    """One reader's patience with a queue that went away."""
 
-    async def _of_job(self, script: AsyncScript, job_id: str, *args: Any) -> Any:
-        return await self._link.run(script, *self._call(job_id, *args))
+    def __init__(self, patience: timedelta) -> None:
+        self._patience = patience.total_seconds()
+        self._since: float | None = None
 
-    async def _with_group(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        """Make the consumer group when it is not there: at the very first claim, and after Redis lost its data.
+    async def wait_out(self, error: Unavailable) -> None:
+        """Pause before the next try; raise `error` when it has been away for too long."""
+        self._since = self._since or time.monotonic()
+        if time.monotonic() - self._since >= self._patience:
+            raise error
+        log.warning("a reader waits for the queue to come back: %s", error)
+        await asyncio.sleep(OUTAGE_PAUSE.total_seconds())
 
-        From the stream's start: what is answered has left it, so what is in it must be claimed.
-        """
-        try:
-            return await call()
-        except ResponseError as error:
-            if not any(word in str(error) for word in ("NOGROUP", "UNBLOCKED")):
-                raise
-        try:
-            await self._link.call(lambda redis: redis.xgroup_create(self._keys.jobs, GROUP, id="0", mkstream=True))
-        except ResponseError as error:
-            if "BUSYGROUP" not in str(error):  # another replica was faster
-                raise
-        return await call()
-
-
-def _ms(duration: timedelta) -> int:
-    return max(1, round(duration.total_seconds() * 1000))
+    def is_over(self) -> None:
+        self._since = None
 
 
 def _event(job_id: str, entry_id: bytes, fields: dict[bytes, bytes]) -> JobEvent:
     attempt = int(fields[b"attempt"])
     if b"finish" in fields:
         return JobEvent(entry_id.decode(), attempt, decode(Finish, fields[b"finish"]))
-    chunk = TokenChunk(job_id, attempt, int(fields[b"index"]), fields[b"text"].decode())
+    more = decode(ChunkDetails, fields[b"more"]) if b"more" in fields else ChunkDetails()
+    text = fields[b"text"].decode()
+    chunk = TokenChunk(job_id, attempt, int(fields[b"index"]), text, more.choice, more.logprobs)
     return JobEvent(entry_id.decode(), attempt, chunk)

@@ -1,15 +1,14 @@
-"""The name of every key that the queue has in Redis, and of the consumer group: made here and nowhere else.
+"""The name of every key that the queue has in Redis: made here, and a job's own also in `redis_scripts/prelude.lua`.
 
 The namespace is a hash tag, so that all keys of one queue live in one slot of a cluster and Lua may touch them
-together. No key is ever found by scanning: a job's keys follow from its id.
+together. No key is ever found by scanning: a job's keys follow from its id. Every key has a TTL, which is at least
+as long as that of the jobs it tells of.
 """
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
-
-GROUP = "replicas"
-RELEASED = "-released-"  # the consumer that holds what was given back, until a replica takes it
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +20,28 @@ class Keys:
     def _name(self, *parts: str) -> str:
         return ":".join(("visionchat", f"{{{self.namespace}}}", *parts))
 
-    @property
-    def jobs(self) -> str:
-        """Stream: one entry per job that is not answered, in order of arrival. The only key without a TTL."""
-        return self._name("jobs")
+    def of_queue(self) -> list[str]:
+        """What every script gets as KEYS, in the order of `redis_scripts/prelude.lua`, which says what they hold."""
+        own = "interactive", "batch", "leased", "delayed", "deadlines", "dead", "state", "bell", "reports"
+        return [self._name(name) for name in own]
 
     @property
-    def reports(self) -> str:
-        """Hash: by replica name, what it reported and until when that holds."""
-        return self._name("reports")
+    def dead(self) -> str:
+        """Sorted set: jobs that no replica survived, by the ms at which they ended."""
+        return self._name("dead")
+
+    @property
+    def bell(self) -> str:
+        """Stream: moves when a job comes; replicas wait here."""
+        return self._name("bell")
+
+    def owned(self, owner: str) -> str:
+        """Sorted set: the owner's jobs, by arrival number."""
+        return self._name("owned", owner)
+
+    def once(self, owner: str, key: str) -> str:
+        """Hash: the job that stands for an idempotency key. Hashed, because a client chose it."""
+        return self._name("once", hashlib.sha256(f"{owner}\0{key}".encode()).hexdigest())
 
     def job(self, job_id: str) -> str:
         """Hash: the job, its status, attempt and deadline."""
@@ -42,7 +54,3 @@ class Keys:
     def images(self, job_id: str) -> str:
         """List: the job's pictures, in order."""
         return self._name("job", job_id, "images")
-
-    def of_job(self, job_id: str) -> list[str]:
-        """What the scripts about one job get as KEYS, in the order of `redis_scripts/prelude.lua`."""
-        return [self.jobs, self.job(job_id), self.events(job_id), self.images(job_id)]

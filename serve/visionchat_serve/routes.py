@@ -20,6 +20,7 @@ from visionchat_serve.config import Settings
 from visionchat_serve.errors import EngineFailure, InvalidRequest, NotFound, VisionChatError
 from visionchat_serve.gateway import Gateway
 from visionchat_serve.http_edge import CommonHeaders, headers_of
+from visionchat_serve.image_download import ImageDownloads
 from visionchat_serve.schemas import ChatCompletionRequest
 
 log = logging.getLogger(__name__)
@@ -27,9 +28,9 @@ log = logging.getLogger(__name__)
 BearerKey = Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))]
 
 
-def create_app(settings: Settings, connect: Callable[[], Broker]) -> FastAPI:
-    """The ASGI app. `connect` is called once, in the event loop that serves."""
-    gateway = Gateway(settings, connect)
+def create_app(settings: Settings, connect: Callable[[], Broker], downloads: ImageDownloads | None = None) -> FastAPI:
+    """The ASGI app. `connect` is called once, in the event loop that serves; `downloads` as `Gateway` takes it."""
+    gateway = Gateway(settings, connect, downloads)
     app = FastAPI(title="VisionChat", version=__version__, lifespan=gateway.lifespan, redoc_url=None)
     _add_api(app, gateway)
     _add_pages(app, gateway)

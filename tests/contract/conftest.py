@@ -66,14 +66,14 @@ JobFactory = Callable[..., ChatJob]
 def make_job() -> JobFactory:
     numbers = itertools.count()
 
-    def make(images: int = 0, deadline: float = 60.0) -> ChatJob:
+    def make(images: int = 0, deadline: float = 60.0, **more: Any) -> ChatJob:
         parts: tuple[ImagePart | TextPart, ...] = (
             *(ImagePart(i) for i in range(images)),
             TextPart("Which shape do you see? ⭐"),
         )
         now = time.time()
         job_id = f"job-{next(numbers)}"
-        return ChatJob(job_id, (Message("user", parts),), SamplingParams(), "tiny", images, now, now + deadline)
+        return ChatJob(job_id, (Message("user", parts),), SamplingParams(), "tiny", images, now, now + deadline, **more)
 
     return make
 

@@ -1,30 +1,80 @@
--- Lease one taken entry, or end its job.
--- ARGV: group, result_ttl, consumer, entry, lease, max_attempts, and the ends: cancelled, timed out, used up, no pictures
-local consumer, entry = ARGV[3], ARGV[4]
--- Between `take` and here the entry may have gone to somebody else, or its job may have ended.
-local ours = redis.pcall('XPENDING', JOBS, GROUP, entry, entry, 1, consumer)
-if ours.err or #ours == 0 then return false end
-local job, status, cancelled, deadline, attempt, released, images =
-  unpack(redis.call('HMGET', JOB, 'job', 'status', 'cancelled', 'deadline', 'attempt', 'released', 'images'))
-if not job or status == 'ended' then
-  drop_from_queue(entry)
-  return false
+-- Lease up to `count` jobs: first those whose replica was lost, then what waits. ARGV: policy, consumer, count
+-- Returns the claims, the ms after which a lease expires or a delay is over, and the bell's last ring.
+local consumer, count, claims = ARGV[2], tonumber(ARGV[3]), {}
+
+local function lease(id)
+  local job, images = get(id, 'job', 'images')
+  if not job then return dequeue(id) end -- forgotten behind our back
+  local pictures = redis.call('LRANGE', images_key(id), 0, -1)
+  if #pictures ~= tonumber(images) then return end_job(id, POLICY.pictures_lost) end
+  dequeue(id)
+  redis.call('ZADD', LEASED, NOW + POLICY.lease, id)
+  local attempt = redis.call('HINCRBY', job_key(id), 'attempt', 1)
+  set(id, 'status', 'leased', 'consumer', consumer, 'leased_at', NOW, 'next', 0)
+  keep_job(id, POLICY.lease + POLICY.result_ttl)
+  claims[#claims + 1] = {job, attempt, pictures}
 end
 
-local function verdict(pictures)
-  if cancelled then return ARGV[7] end
-  if now_ms() >= tonumber(deadline) then return ARGV[8] end
-  if attempt - released >= tonumber(ARGV[6]) then return ARGV[9] end
-  if #pictures ~= tonumber(images) then return ARGV[10] end
+-- Keep a job that no replica survived, with its pictures, for people to look at and to replay.
+local function bury(id)
+  mark_ended(id, POLICY.used_up, POLICY.dead_ttl)
+  redis.call('PEXPIRE', images_key(id), POLICY.dead_ttl)
+  redis.call('ZREMRANGEBYSCORE', DEAD, '-inf', NOW - POLICY.dead_ttl)
+  redis.call('ZADD', DEAD, NOW, id)
+  keep(POLICY.dead_ttl, DEAD)
+  for _, old in ipairs(redis.call('ZRANGE', DEAD, 0, -POLICY.max_dead - 1)) do
+    redis.call('ZREM', DEAD, old)
+    redis.call('UNLINK', images_key(old))
+  end
 end
 
-local pictures = redis.call('LRANGE', IMAGES, 0, -1)
-local finish = verdict(pictures)
-if finish then
-  end_job(entry, attempt, finish)
-  return false
+local function delay(id, lost)
+  local pause = math.min(POLICY.retry_delay * 2 ^ (lost - 2), POLICY.max_retry_delay)
+  local deadline = get(id, 'deadline')
+  dequeue(id)
+  set(id, 'status', 'queued')
+  redis.call('ZADD', DELAYED, NOW + pause, id)
+  redis.call('ZADD', DEADLINES, deadline, id)
 end
-attempt = redis.call('HINCRBY', JOB, 'attempt', 1)
-redis.call('HSET', JOB, 'status', 'leased', 'next', 0)
-keep(tonumber(ARGV[5]) + RESULT_TTL, JOB, EVENTS, IMAGES)
-return {job, attempt, pictures}
+
+-- One lost replica says nothing against a job: again at once. After more, it may be the job that kills them.
+local function retry(id)
+  local cancelled, deadline, attempt, released = get(id, 'cancelled', 'deadline', 'attempt', 'released')
+  if not deadline then return dequeue(id) end
+  local lost = attempt - released
+  if cancelled then return end_job(id, POLICY.cancelled) end
+  if tonumber(deadline) <= NOW then return end_job(id, POLICY.timed_out) end
+  if lost >= POLICY.max_attempts then return bury(id) end
+  if lost > 1 then return delay(id, lost) end
+  lease(id)
+end
+
+-- Interactive before batch, but a waiting batch job goes first after so many interactive ones in a row.
+local function next_waiting()
+  local interactive, batch = redis.call('ZRANGE', INTERACTIVE, 0, 0)[1], redis.call('ZRANGE', BATCH, 0, 0)[1]
+  local streak = tonumber(redis.call('HGET', STATE, 'streak') or 0)
+  if interactive and not (batch and streak >= POLICY.batch_after) then
+    redis.call('HINCRBY', STATE, 'streak', 1)
+    return interactive
+  end
+  if batch then redis.call('HSET', STATE, 'streak', 0) end
+  return batch
+end
+
+local function first_score(key)
+  return tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]) or math.huge
+end
+
+sweep()
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', LEASED, '-inf', NOW)) do
+  if #claims < count then retry(id) end
+end
+while #claims < count do
+  local id = next_waiting()
+  if not id then break end
+  lease(id)
+end
+
+local rung = redis.call('XREVRANGE', BELL, '+', '-', 'COUNT', 1)[1]
+local pause = math.min(first_score(LEASED), first_score(DELAYED)) - NOW
+return {claims, math.max(1, math.min(pause, POLICY.lease)), rung and rung[1] or '0'}

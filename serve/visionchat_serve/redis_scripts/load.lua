@@ -1,8 +1,11 @@
--- Jobs waiting and jobs held. Not from the group's `lag`, which is nil or wrong after XDEL. ARGV: group, _, lease
-local total = redis.call('XLEN', JOBS)
-local summary = redis.pcall('XPENDING', JOBS, GROUP)
-if summary.err then return {total, 0} end -- no group yet: nobody has ever claimed
-local pending = summary[1]
-local expired = pending > 0 and #redis.call('XPENDING', JOBS, GROUP, 'IDLE', ARGV[3], '-', '+', pending) or 0
-local held = math.min(pending - expired, total)
-return {total - held, held}
+-- Jobs waiting, held and delayed, the pace of answers and the age of the oldest waiting job in ms as text. ARGV: policy
+sweep()
+local lost = redis.call('ZCOUNT', LEASED, '-inf', NOW)
+local waiting = redis.call('ZCARD', INTERACTIVE) + redis.call('ZCARD', BATCH) + lost
+local oldest = 0
+for _, key in ipairs({INTERACTIVE, BATCH}) do
+  local first = redis.call('ZRANGE', key, 0, 0)[1]
+  if first then oldest = math.max(oldest, NOW - 1000 * (tonumber(get(first, 'created_at')) or NOW / 1000)) end
+end
+local held, delayed = redis.call('ZCARD', LEASED) - lost, redis.call('ZCARD', DELAYED)
+return {waiting, held, delayed, tostring(pace_ms() or 0), tostring(oldest)}

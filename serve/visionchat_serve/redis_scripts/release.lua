@@ -1,6 +1,7 @@
--- Give a job back: pending, with an idle time that makes it the next to be taken. ARGV: group, _, entry, attempt, lease, released
-if lease_state(ARGV[4]) == 'lost' then return 0 end
-redis.pcall('XCLAIM', JOBS, GROUP, ARGV[6], 0, ARGV[3], 'IDLE', ARGV[5], 'JUSTID') -- without a group it is free
-redis.call('HSET', JOB, 'status', 'queued')
-redis.call('HINCRBY', JOB, 'released', 1)
+-- Give a job back, to wait at its old place. ARGV: policy, id, attempt
+local id = ARGV[2]
+local state = lease_state(id, ARGV[3])
+if state == 'lost' then return 0 end
+redis.call('HINCRBY', job_key(id), 'released', 1)
+if state == 'cancelled' then end_job(id, POLICY.cancelled) else enqueue(id) end
 return 1

@@ -1,0 +1,155 @@
+"""Who goes first, and who is told to come back when; for every broker."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from contract.queues import Queue
+from visionchat_serve.broker import UNMEASURED_RETRY, Broker
+from visionchat_serve.errors import QueueFull
+from visionchat_serve.messages import Finish, ReplicaReport
+
+NOW = timedelta(0)
+LONG = timedelta(seconds=30)
+STOP = Finish("stop")
+
+
+async def order_of(broker: Broker, count: int) -> list[str]:
+    return [(await broker.claim("a", 1, NOW))[0].job.id for _ in range(count)]
+
+
+def report(name: str, max_running: int) -> ReplicaReport:
+    return ReplicaReport(name, "torch", "tiny", "float32", "r1", 2, (0, 1), 4096, max_running, time.time())
+
+
+async def measure(broker: Broker, job: Any, seconds: float) -> None:
+    """Let one job take that long, at least."""
+    await broker.submit(job, [])
+    [claim] = await broker.claim("a", 1, NOW)
+    await asyncio.sleep(seconds)
+    await broker.finish(claim, STOP)
+
+
+# --- two priorities ---
+
+
+async def test_interactive_before_batch_but_batch_gets_its_turn(queue: Queue, make_job: Any) -> None:
+    broker = queue.open(lease=LONG, batch_after=2)
+    batch = [make_job(priority="batch") for _ in range(3)]
+    interactive = [make_job() for _ in range(6)]
+    for job in (*batch, *interactive):
+        await broker.submit(job, [])
+    b, i = [job.id for job in batch], [job.id for job in interactive]
+    assert await order_of(broker, 9) == [i[0], i[1], b[0], i[2], i[3], b[1], i[4], i[5], b[2]]
+
+
+async def test_the_turn_is_kept_over_one_large_claim(queue: Queue, make_job: Any) -> None:
+    broker = queue.open(lease=LONG, batch_after=1)
+    batch, interactive = [[make_job(priority=p) for _ in range(2)] for p in ("batch", "interactive")]
+    for job in (*batch, *interactive):
+        await broker.submit(job, [])
+    claims = await broker.claim("a", 4, NOW)
+    assert [c.job for c in claims] == [interactive[0], batch[0], interactive[1], batch[1]]
+
+
+async def test_batch_alone_goes_at_once(broker: Broker, make_job: Any) -> None:
+    jobs = [make_job(priority="batch") for _ in range(3)]
+    for job in jobs:
+        await broker.submit(job, [])
+    assert await order_of(broker, 3) == [job.id for job in jobs]
+
+
+async def test_neither_starves(queue: Queue, make_job: Any) -> None:
+    """New interactive jobs come as fast as they are taken, and new batch jobs too."""
+    broker = queue.open(lease=LONG)
+    served = {"interactive": 0, "batch": 0}
+    for _ in range(2):
+        await broker.submit(make_job(), [])
+        await broker.submit(make_job(priority="batch"), [])
+    for _ in range(50):
+        [claim] = await broker.claim("a", 1, NOW)
+        served[claim.job.priority] += 1
+        await broker.finish(claim, STOP)
+        await broker.submit(make_job(priority=claim.job.priority), [])
+    assert served == {"interactive": 40, "batch": 10}
+
+
+# --- as long as it is measured to take ---
+
+
+async def test_nothing_is_known_before_it_was_measured(queue: Queue, make_job: Any) -> None:
+    broker = queue.open(lease=LONG, max_waiting=1)
+    await broker.submit(make_job(), [])
+    assert (await broker.load()).seconds == 0
+    with pytest.raises(QueueFull) as caught:
+        await broker.submit(make_job(), [])
+    assert caught.value.retry_after == UNMEASURED_RETRY
+
+
+async def test_the_backlog_in_seconds(queue: Queue, make_job: Any) -> None:
+    broker = queue.open(lease=LONG)
+    await measure(broker, make_job(), 0.1)
+    for _ in range(4):
+        await broker.submit(make_job(), [])
+    await broker.claim("a", 1, NOW)
+    alone = (await broker.load()).pace
+    assert 0.09 < alone < 2
+    assert (await broker.load()).seconds == pytest.approx(4 * alone)
+    await broker.report(report("a", 3), LONG)
+    await broker.report(report("b", 1), LONG)
+    assert (await broker.load()).pace == pytest.approx(alone / 4)
+    await broker.leave("a")
+    assert (await broker.load()).pace == pytest.approx(alone)
+
+
+async def test_the_mean_follows_and_leaves_failures_out(queue: Queue, make_job: Any) -> None:
+    broker = queue.open(lease=LONG)
+    await measure(broker, make_job(), 0.2)
+    slow = (await broker.load()).pace
+    for _ in range(9):
+        await measure(broker, make_job(), 0)
+    fast = (await broker.load()).pace
+    assert fast < slow / 2
+    for finish in (Finish("cancelled"), Finish("error", error_code="engine_failure")):
+        await broker.submit(make_job(), [])
+        [claim] = await broker.claim("a", 1, NOW)
+        await asyncio.sleep(0.1)
+        await broker.finish(claim, finish)
+    assert (await broker.load()).pace == fast
+
+
+async def test_a_full_queue_says_when_to_come_back(queue: Queue, make_job: Any) -> None:
+    broker = queue.open(lease=LONG, max_waiting=1)
+    await measure(broker, make_job(), 0.1)
+    await broker.submit(make_job(), [])
+    with pytest.raises(QueueFull) as caught:
+        await broker.submit(make_job(), [])
+    assert caught.value.retry_after is not None
+    assert 0.1 <= caught.value.retry_after.total_seconds() < 2
+
+
+async def accepted(broker: Broker, make_job: Any, priority: str) -> tuple[int, float]:
+    """How many jobs are accepted until one is refused, and for how many seconds that is sent away."""
+    for count in range(1000):
+        try:
+            await broker.submit(make_job(priority=priority), [])
+        except QueueFull as refusal:
+            return count, (refusal.retry_after or NOW).total_seconds()
+    raise AssertionError("nothing was refused")
+
+
+async def test_who_would_wait_too_long_is_not_accepted(queue: Queue, make_job: Any) -> None:
+    longest = 0.55
+    broker = queue.open(lease=LONG, max_wait=timedelta(seconds=longest))
+    await measure(broker, make_job(), 0.1)
+    pace = (await broker.load()).pace
+    room = int(longest / pace) + 1
+    too_long = (room + 1) * pace - longest  # and one answer more, for an estimate
+    assert await accepted(broker, make_job, "batch") == (room, pytest.approx(too_long, abs=0.002))
+    assert (await accepted(broker, make_job, "interactive"))[0] == room, "they do not wait for batch jobs"
+    assert await accepted(broker, make_job, "batch") == (0, pytest.approx(too_long + room * pace, abs=0.002))
