@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from apiserver.conftest import Chats, Start, eventually
+from support.cluster_fixtures import Chats, Start, eventually
 from support.control_plane import Api, ControlPlane
 from support.operator_process import OperatorProcess
 from support.played_node import PlayedNode
