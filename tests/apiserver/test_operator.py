@@ -66,7 +66,7 @@ def writes(plane: ControlPlane, namespace: str) -> list[dict[str, Any]]:
         if entry["verb"] in ("create", "update", "patch", "delete")
         and entry.get("objectRef", {}).get("namespace") == namespace
         and entry.get("objectRef", {}).get("resource") != "leases"
-        and "OpenAPI-Generator" in entry.get("userAgent", "")
+        and entry.get("userAgent", "") == "visionchat-operator"
     ]
 
 
