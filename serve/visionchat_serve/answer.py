@@ -8,7 +8,7 @@ spliced. Who calls: the gateway, for streamed and whole answers alike.
 
 from __future__ import annotations
 
-from visionchat_serve.errors import ReplicaLost, VisionChatError, from_code
+from visionchat_serve.errors import JobCancelled, ReplicaLost, VisionChatError, from_code
 from visionchat_serve.messages import Finish, JobEvent
 
 
@@ -65,5 +65,5 @@ def failure(finish: Finish) -> VisionChatError | None:
     if finish.reason == "error":
         return from_code(finish.error_code or "engine_failure", finish.message or "the job failed")
     if finish.reason == "cancelled":
-        return ReplicaLost(finish.message or "the job was cancelled")
+        return JobCancelled(finish.message or "the job was cancelled")
     return None

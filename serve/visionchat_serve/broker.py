@@ -2,9 +2,9 @@
 
 A job is submitted once, claimed by one replica at a time under a lease, and ends exactly once. A replica that
 stops renewing loses its lease; the next claim of the job has a higher attempt, and writes of the older one are
-refused (fencing), so two answers are never mixed. Who calls: the gateway `submit`, `events`, `cancel`, `describe`,
-`jobs`, `load`, `reports`; the command line `dead`, `replay`, `purge_dead`; a replica `claim`, `renew`, `publish`,
-`finish`, `release`, `report`, `leave`.
+refused (fencing), so two answers are never mixed. Who calls: the gateway `submit`, `events`, `so_far`, `cancel`,
+`describe`, `jobs`, `asked`, `load`, `reports`; the command line `dead`, `replay`, `purge_dead`; a replica `claim`,
+`renew`, `publish`, `finish`, `release`, `report`, `leave`.
 
 Every call may be repeated after `errors.Unavailable`, when nobody knows whether the first one arrived: a job is
 not doubled, a chunk not written twice, an end not told twice.
@@ -119,6 +119,12 @@ class Broker(Protocol):
 
         Raises `errors.NotFound` when `before` is not in that list any more.
         """
+
+    async def asked(self, ids: Sequence[str]) -> list[ChatJob | None]:
+        """The jobs as they were submitted, in the same order; None for one that is forgotten."""
+
+    async def so_far(self, job_id: str) -> list[JobEvent]:
+        """What the job's result stream holds now, without waiting for more; nothing for an unknown job."""
 
     async def dead(self, limit: int) -> list[JobView]:
         """Jobs that used up their attempts, latest first; `finish` says why. The oldest are forgotten over

@@ -11,6 +11,7 @@
     │       └── ImageUnreadable   422  a picture, but truncated, empty or damaged
     ├── Unauthorised              401  no API key, or one that is not valid
     ├── NotFound                  404  no such model, job or page
+    ├── JobCancelled              410  the job was cancelled before it was answered
     ├── QueueFull                 429  come back after `retry_after`
     ├── Unavailable               503  the queue or the model cannot be reached just now
     ├── ReplicaLost               502  the replica died and the answer could not be continued
@@ -84,6 +85,10 @@ class Unauthorised(VisionChatError):
 
 class NotFound(VisionChatError):
     status, type, code = 404, "invalid_request_error", "not_found"
+
+
+class JobCancelled(VisionChatError):
+    status, type, code = 410, "invalid_request_error", "cancelled"
 
 
 class QueueFull(VisionChatError):

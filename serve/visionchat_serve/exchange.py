@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import aclosing
 from datetime import timedelta
 from typing import TypeVar
@@ -49,11 +49,11 @@ class Exchange:
     async def submit(self, images: Sequence[bytes]) -> None:
         await self._broker.submit(self.job, images)
 
-    async def deltas(self, pause: timedelta) -> AsyncGenerator[str | None, None]:
-        """New text as it comes, None after each `pause` without any. Raises what ended the job, if not well."""
+    async def deltas(self, pauses: Iterator[timedelta]) -> AsyncGenerator[str | None, None]:
+        """New text as it comes, None after a pause without any. Raises what ended the job, if not well."""
         events = self._broker.events(self.job.id)
         try:
-            async with aclosing(with_pauses(events, pause)) as paced:
+            async with aclosing(with_pauses(events, pauses)) as paced:
                 async for event in paced:
                     text = self._answer.feed(event) if event is not None else None
                     if text:
@@ -84,14 +84,14 @@ class Exchange:
             return  # the queue is away; the job's deadline ends it
 
 
-async def with_pauses(source: AsyncIterator[T], pause: timedelta) -> AsyncGenerator[T | None, None]:
-    """The items of `source`, and None whenever `pause` passes without one."""
+async def with_pauses(source: AsyncIterator[T], pauses: Iterator[timedelta]) -> AsyncGenerator[T | None, None]:
+    """The items of `source`, and None whenever a pause passes without one. Each wait takes the next of `pauses`."""
     pending: asyncio.Future[T] | None = None
     try:
         while True:
             if pending is None:
                 pending = asyncio.ensure_future(anext(source))
-            done, _ = await asyncio.wait({pending}, timeout=pause.total_seconds())
+            done, _ = await asyncio.wait({pending}, timeout=next(pauses).total_seconds())
             if not done:
                 yield None
                 continue

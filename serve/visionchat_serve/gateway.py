@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from itertools import chain, repeat
+from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
@@ -26,11 +29,15 @@ from visionchat_serve.errors import NotFound, Unauthorised, VisionChatError
 from visionchat_serve.exchange import Exchange
 from visionchat_serve.http_edge import read_body
 from visionchat_serve.intake import read_request
+from visionchat_serve.job_bodies import JobRequest
+from visionchat_serve.messages import ChatJob
 from visionchat_serve.schemas import ChatCompletionRequest
+
+Body = TypeVar("Body", bound=ChatCompletionRequest)
 
 log = logging.getLogger(__name__)
 
-KEEP_ALIVE_EVERY = timedelta(seconds=10)
+SIGN_OF_LIFE = timedelta(seconds=5)  # a stream says something at least this often
 QUICK = timedelta(seconds=1)  # a job refused this soon gets its real HTTP status, even when streamed
 DECODERS = 2  # threads that parse requests and decode pictures
 
@@ -65,22 +72,32 @@ class Gateway:
 
     async def chat(self, request: Request) -> Response:
         """Read, check, submit, then answer in the form that was asked for."""
-        body = await read_body(request, self.settings.max_body_bytes)
-        loop = asyncio.get_running_loop()
-        asked, job, images = await loop.run_in_executor(self._decoders, read_request, body, self.settings)
+        asked, job, images = await self._read(request, ChatCompletionRequest)
         exchange = Exchange(self.broker, job)
         await exchange.submit(images)
         return await (self._stream(exchange, asked) if asked.stream else self._whole(exchange))
 
+    async def create_job(self, request: Request) -> str:
+        """Read, check, submit; the job's id."""
+        asked, job, images = await self._read(request, JobRequest)
+        job = replace(job, id=f"job-{uuid.uuid4().hex}", priority=asked.priority, metadata=asked.metadata or {})
+        return await self.broker.submit(job, images)
+
+    async def _read(self, request: Request, form: type[Body]) -> tuple[Body, ChatJob, tuple[bytes, ...]]:
+        body = await read_body(request, self.settings.max_body_bytes)
+        loop = asyncio.get_running_loop()
+        asked, job, images = await loop.run_in_executor(self._decoders, read_request, body, self.settings, form)
+        return asked, replace(job, owner=request.state.owner), images
+
     async def _whole(self, exchange: Exchange) -> Response:
-        async with aclosing(exchange.deltas(KEEP_ALIVE_EVERY)) as deltas:
+        async with aclosing(exchange.deltas(repeat(SIGN_OF_LIFE))) as deltas:
             async for _ in deltas:
                 pass
         self.metrics.observe(exchange)
         return JSONResponse(completion_body(exchange.job, exchange.text, exchange.finish))
 
     async def _stream(self, exchange: Exchange, asked: ChatCompletionRequest) -> Response:
-        deltas = exchange.deltas(QUICK)
+        deltas = exchange.deltas(chain([QUICK], repeat(SIGN_OF_LIFE)))
         try:
             first = await anext(deltas, "")
         except BaseException:

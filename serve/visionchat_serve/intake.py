@@ -14,12 +14,12 @@ from visionchat_serve.config import Settings
 from visionchat_serve.errors import ImageError, InvalidRequest, NotFound, VisionChatError
 from visionchat_serve.images import ImageLimits, decode_data_url, normalise
 from visionchat_serve.messages import ChatJob, ImagePart, Message, Role, SamplingParams, TextPart
-from visionchat_serve.schemas import ChatCompletionRequest, ChatMessage, ImageUrl, parse_request
+from visionchat_serve.schemas import ChatCompletionRequest, ChatMessage, ImageUrl, Request, parse_as
 
 
-def read_request(body: bytes, settings: Settings) -> tuple[ChatCompletionRequest, ChatJob, tuple[bytes, ...]]:
+def read_request(body: bytes, settings: Settings, form: type[Request]) -> tuple[Request, ChatJob, tuple[bytes, ...]]:
     """The request as it was asked, the job, and the job's pictures as PNG or JPEG."""
-    request = parse_request(body)
+    request = parse_as(form, body)
     if request.model != settings.served_name:
         raise NotFound(f"the model {request.model!r} does not exist here; use {settings.served_name!r}", param="model")
     limits = image_limits(settings)

@@ -123,6 +123,16 @@ class MemoryBroker:
             own = own[: ids.index(before)]
         return [self._jobs.view(e) for e in reversed(own)][:limit]
 
+    async def asked(self, ids: Sequence[str]) -> list[ChatJob | None]:
+        self._jobs.sweep()
+        found = [self._jobs.known.get(job_id) for job_id in ids]
+        return [entry.job if entry is not None else None for entry in found]
+
+    async def so_far(self, job_id: str) -> list[JobEvent]:
+        self._jobs.sweep()
+        entry = self._jobs.known.get(job_id)
+        return list(entry.events) if entry is not None else []
+
     async def dead(self, limit: int) -> list[JobView]:
         self._jobs.sweep()
         return [self._jobs.view(e) for e in self._jobs.dead()[:limit]]

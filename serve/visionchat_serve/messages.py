@@ -77,6 +77,7 @@ class ChatJob:
     deadline_at: float
     owner: str = ""
     priority: Priority = "interactive"
+    metadata: dict[str, str] = field(default_factory=dict)  # the owner's own notes on it
 
 
 @dataclass(frozen=True, slots=True)

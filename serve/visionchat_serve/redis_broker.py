@@ -12,6 +12,8 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 
+from redis.asyncio import Redis
+
 from visionchat_serve import broker
 from visionchat_serve.broker import BrokerPolicy, LeaseState
 from visionchat_serve.messages import (
@@ -115,6 +117,21 @@ class RedisBroker:
         if score is None:
             raise broker.unknown_job(job_id)
         return int(score)
+
+    async def asked(self, ids: Sequence[str]) -> list[ChatJob | None]:
+        replies = await self._link.call(lambda redis: self._questions(redis, ids)) if ids else []
+        return [decode(ChatJob, reply) if reply is not None else None for reply in replies]
+
+    async def _questions(self, redis: Redis, ids: Sequence[str]) -> list[bytes | None]:
+        pipeline = redis.pipeline(transaction=False)
+        for job_id in ids:
+            pipeline.hget(self._keys.job(job_id), "job")
+        replies: list[bytes | None] = await pipeline.execute()
+        return replies
+
+    async def so_far(self, job_id: str) -> list[JobEvent]:
+        entries = await self._link.call(lambda redis: redis.xrange(self._keys.events(job_id)))
+        return [_event(job_id, entry_id, fields) for entry_id, fields in entries]
 
     async def dead(self, limit: int) -> list[JobView]:
         return await self._dead.newest(limit)

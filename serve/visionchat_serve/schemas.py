@@ -7,7 +7,7 @@ gateway decodes them. Knows neither queue nor engines.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -105,10 +105,18 @@ class ChatCompletionRequest(_Body):
         return tuple(s for s in given if s)
 
 
+Request = TypeVar("Request", bound=ChatCompletionRequest)
+
+
 def parse_request(body: bytes) -> ChatCompletionRequest:
-    """Raises `InvalidRequest` naming the first wrong field."""
+    """A chat completion's body. Raises `InvalidRequest` naming the first wrong field."""
+    return parse_as(ChatCompletionRequest, body)
+
+
+def parse_as(form: type[Request], body: bytes) -> Request:
+    """The body of any request that asks a chat. Raises as `parse_request`."""
     try:
-        request = ChatCompletionRequest.model_validate_json(body)
+        request = form.model_validate_json(body)
     except ValidationError as error:
         raise _invalid(error) from error
     if len(request.stops) > MAX_STOPS:
