@@ -3,10 +3,11 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PICTURE ?= tests/data/pictures/circle-and-square.png
 QUESTION ?= What do you see?
 
-.PHONY: help install demo test verify fmt bench generate clean
+.PHONY: help install demo test verify fmt bench generate train evaluate clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -16,7 +17,11 @@ install: $(VENV)/installed ## make .venv with the commands visionchat and vision
 $(VENV)/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; assert (3,11) <= sys.version_info < (3,14), "Python 3.11 to 3.13 is needed (PYTHON=...)"'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[serve,operator,dev]'
+	$(INSTALL) --editable '.[serve,operator,dev]'
+	@touch $@
+
+$(VENV)/installed-train: $(VENV)/installed
+	$(INSTALL) --editable '.[train]'
 	@touch $@
 
 demo: install ## start the real parts, ask about a picture over HTTP, print the streamed answer, stop
@@ -41,6 +46,12 @@ bench: install ## measure (nothing else should run); prints one table per questi
 
 generate: install ## write what is generated from the operator's API models
 	$(BIN)/python -m visionchat_operator.generate
+
+train: $(VENV)/installed-train ## train the tiny model (hours; goes on where it was stopped)
+	$(BIN)/python -m visionchat_serve.tiny.train
+
+evaluate: $(VENV)/installed-train ## what the tiny model can do, by skill, on 1,000 questions that it never saw
+	$(BIN)/python -m visionchat_serve.tiny.evaluate
 
 clean: ## remove .venv and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

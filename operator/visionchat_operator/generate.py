@@ -1,7 +1,7 @@
 """Write what is made from something else, or with `--check` say what is out of date.
 
 The CRD comes from `api`; the README's tables of settings and of the tiny model's skills from the data plane's
-`Settings` and from the evaluation beside the checkpoint, so that no number in it is typed by hand.
+`Settings` and from the evaluation of the tiny model, so that no number in it is typed by hand.
 
 python -m visionchat_operator.generate [--check]
 """
@@ -27,7 +27,7 @@ def generated_files() -> dict[Path, str]:
     crd = yaml.safe_dump(custom_resource_definition(), sort_keys=False, width=110)
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     readme = _with_section(readme, "settings", settings_table())
-    readme = _with_section(readme, "evaluation", (CHECKPOINT / "evaluation.md").read_text(encoding="utf-8"))
+    readme = _with_section(readme, "evaluation", (CHECKPOINT.parent / "evaluation.md").read_text(encoding="utf-8"))
     return {Path("manifests/crd.yaml"): HEADER + crd, Path("README.md"): readme}
 
 

@@ -62,7 +62,7 @@ def test_packed_forward_equals_the_library() -> None:
     batch = _assemble(rng, drawn, groups, row_count=4)
     model = build_network(build_config(build_tokenizer()), seed=1).eval()
     forward = Forward(model, compiled=False)
-    hidden = forward.read(batch, forward.see(torch.from_numpy(batch.pixels), batch.grids))
+    hidden = forward.read(batch, forward.see(torch.from_numpy(batch.pixels), batch.grids)).hidden
     ours = model.lm_head(hidden)
     numbers = [n for n in sorted(set(batch.segments.flatten().tolist())) if n >= 0]
     spans = [np.argwhere(batch.segments == number) for number in numbers]

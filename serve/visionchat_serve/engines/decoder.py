@@ -89,14 +89,8 @@ class Decoder:
         v = F.linear(normed, w["v"]).view(count, self.kv_heads, self.head_dim).transpose(0, 1)
         cache.keys[layer, :, start:end] = _rotated(k, rotary)
         cache.values[layer, :, start:end] = v
-        out = F.scaled_dot_product_attention(
-            _rotated(q, rotary)[None],
-            cache.keys[layer, :, :end][None],
-            cache.values[layer, :, :end][None],
-            is_causal=count > 1,
-            enable_gqa=self._heads != self.kv_heads,
-        )
-        return F.linear(out[0].transpose(0, 1).reshape(count, -1), w["o"])
+        attended = _attention(_rotated(q, rotary), cache.keys[layer, :, :end], cache.values[layer, :, :end])
+        return F.linear(attended.transpose(0, 1).reshape(count, -1), w["o"])
 
     def _mlp(self, hidden: torch.Tensor, w: dict[str, torch.Tensor]) -> torch.Tensor:
         normed = self._rms(hidden, w["post_norm"])
@@ -123,6 +117,20 @@ def _weights_of(layer: Any) -> dict[str, torch.Tensor]:
         "up": mlp.up_proj.weight,
         "down": mlp.down_proj.weight,
     }
+
+
+def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Causal attention: q (heads, tokens, head dim), k and v (kv heads, tokens so far, head dim), result like q."""
+    heads, count, width = q.shape
+    if count > 1 or q.dtype is not torch.float32:
+        attended = F.scaled_dot_product_attention(
+            q[None], k[None], v[None], is_causal=count > 1, enable_gqa=heads != k.shape[0]
+        )
+        return attended[0]
+    # One token: the fused kernel would open a parallel region to wait for, for microseconds of work. (In half
+    # precision it stays: it keeps the scores in full precision, which two matrix products would not.)
+    scores = q.view(k.shape[0], -1, width) @ k.transpose(1, 2) * width**-0.5
+    return (torch.softmax(scores, dim=-1) @ v).view(heads, 1, width)
 
 
 def _rotated(x: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:

@@ -8,7 +8,7 @@ torch here.
 import itertools
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from PIL import Image
@@ -19,7 +19,7 @@ from visionchat_serve.tiny.drawing import Mark, compress, draw
 from visionchat_serve.tiny.fonts import HELD_OUT, training_fonts
 from visionchat_serve.tiny.layout import CELL, MERGE, PATCH
 from visionchat_serve.tiny.questions import Question, follow_ups, pair_questions, questions
-from visionchat_serve.tiny.rows import Group, Picture, Segment
+from visionchat_serve.tiny.rows import Group, Picture, Point, Segment
 from visionchat_serve.tiny.scenes import Scene, Source
 from visionchat_serve.tiny.sizes import MAX_CELLS, grid_of, training_size
 from visionchat_serve.tiny.wordings import SYSTEM_PROMPTS
@@ -65,6 +65,7 @@ class Batch:
     segments: Array  # which segment a token belongs to, -1 for padding
     parents: Array  # the one other segment it sees
     answers: list[tuple[int, int, int, str]]  # row, first and last label, skill
+    points: list[tuple[int, Point]]  # row, and the point with its place in the row
 
 
 def training_source() -> Source:
@@ -142,7 +143,8 @@ def _various(rng: random.Random, scene: Scene, held_out: bool) -> list[Question]
         alike = [q for q in chosen if q.skill == question.skill]
         most = 4 if question.skill in ("place", "relation", "half") else 2
         same = any(
-            q.answer == question.answer and q.skill not in ("place", "relation", "half", "exist", "count") for q in alike
+            q.answer == question.answer and q.skill not in ("place", "relation", "half", "exist", "count")
+            for q in alike
         )
         if len(alike) < most and (not same or (question.skill.startswith("read") and len(alike) < 2)):
             chosen.append(question)
@@ -165,6 +167,7 @@ def _assemble(rng: random.Random, drawn: list[Scene], groups: list[Group], row_c
         segments=np.full((row_count, ROW_LENGTH), -1),
         parents=np.full((row_count, ROW_LENGTH), -2),
         answers=[],
+        points=[],
     )
     for index, scene in enumerate(drawn):
         _draw_into(batch, index, scene, rng)
@@ -248,4 +251,5 @@ def _write(batch: Batch, row: int, start: int, segment: Segment, number: int, pa
     batch.labels[row, span] = segment.labels
     batch.segments[row, span] = number
     batch.parents[row, span] = parent
+    batch.points += [(row, replace(point, token=start + point.token)) for point in segment.points]
     batch.answers += [(row, start + first, start + last, skill) for first, last, skill in segment.answers]

@@ -2,7 +2,7 @@
 
 Another seed, photographs, wordings and strings kept back, and a font never trained on; each picture is made
 at its full size, written as PNG or JPEG, and goes the way a request goes (`reader.py`). Writes
-`evaluation.json` and `evaluation.md` beside the checkpoint.
+`evaluation.json` and `evaluation.md` beside this file.
 """
 
 import argparse
@@ -146,7 +146,7 @@ def shares(results: list[Result], key: str) -> dict[str, tuple[int, int]]:
     return {name: (sum(right), len(right)) for name, right in groups.items()}
 
 
-def markdown(results: list[Result], seed: int) -> str:
+def markdown(results: list[Result]) -> str:
     by_skill = shares(results, "skill")
     lines = ["| skill | right | of | % | target |", "| --- | ---: | ---: | ---: | ---: |"]
     for skill, target in TARGETS.items():
@@ -158,7 +158,7 @@ def markdown(results: list[Result], seed: int) -> str:
     for title, key in (("background", "backdrop"), ("form", "form")):
         parts = [f"{name} {100 * r / n:.1f} % of {n}" for name, (r, n) in sorted(shares(results, key).items())]
         lines.append(f"\nBy {title}: {'; '.join(parts)}.")
-    return "\n".join(lines) + f"\n\nMade by `python -m visionchat_serve.tiny.evaluate --seed {seed}`.\n"
+    return "\n".join(lines) + "\n\nMade by `make evaluate`.\n"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -170,7 +170,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     started = time.monotonic()
     results = evaluate(options.checkpoint, options.questions, options.seed)
-    table = markdown(results, options.seed)
+    table = markdown(results)
     (options.output / "evaluation.md").write_text(table)
     wrong = [asdict(result) for result in results if not result.right]
     summary = {"seed": options.seed, "by_skill": shares(results, "skill"), "wrong": wrong}

@@ -32,6 +32,14 @@ class Seen:
     patches: Tensor  # [pictures, PATCHES, width of the vision tower] before the cells are merged
 
 
+@dataclass(frozen=True, slots=True)
+class Understood:
+    """Hidden states [rows, length, width] of the packed rows: ready for the output table, and after each layer."""
+
+    hidden: Tensor
+    layers: list[Tensor]
+
+
 @lru_cache(maxsize=256)
 def _grid_tables(rows: int, columns: int, side: int) -> tuple[Tensor, Tensor, Tensor]:
     """For one grid: each patch's row and column, and which learnt positions it blends; padded to PATCHES."""
@@ -79,8 +87,8 @@ class Forward:
         doubled = torch.cat([both, both], dim=-1)[:, None]
         return doubled.cos(), doubled.sin()
 
-    def read(self, batch: Batch, seen: Seen) -> Tensor:
-        """Hidden states [rows, length, width] of the packed rows, normalised and ready for the output table."""
+    def read(self, batch: Batch, seen: Seen) -> Understood:
+        """Runs the language model over the packed rows."""
         text = self.text
         cells = torch.from_numpy(batch.cells)
         shows = (cells >= 0)[..., None]
@@ -90,11 +98,13 @@ class Forward:
         extra = [torch.where(shows, level.flatten(0, 1)[index].to(x.dtype), 0.0) for level in seen.deepstack]
         cos, sin = text.rotary_emb(x, torch.from_numpy(batch.positions))
         bias = torch.where(visible(batch), 0.0, HIDDEN)[:, None]
+        layers = []
         for number, layer in enumerate(text.layers):
             x = self.text_layer(layer, x, cos[:, None], sin[:, None], bias)
             if number < len(extra):
                 x = x + extra[number]
-        return torch.as_tensor(text.norm(x))
+            layers.append(x)
+        return Understood(text.norm(x), layers)
 
 
 def visible(batch: Batch) -> Tensor:

@@ -1,7 +1,9 @@
 """Helper heads: what each cell of the picture shows, learnt beside the answers and thrown away afterwards.
 
 Answers alone teach the eyes too slowly: a wrong `Blue` does not say where to look. The heads read the very
-vectors the language model gets, so what they find is there for it to use.
+vectors the language model gets, so what they find is there for it to use. Nor do they teach a relation of two
+things: whether one lies left of the other is no use to learn before both are found. So a token that names a
+thing learns where it is, one layer later the end of the question how far the two lie apart.
 """
 
 import torch
@@ -9,11 +11,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from visionchat_serve.tiny.batches import CHARACTERS, PATCHES, SLOTS, Batch
-from visionchat_serve.tiny.forward import Seen
+from visionchat_serve.tiny.forward import Seen, Understood
 from visionchat_serve.tiny.layout import MERGE
 from visionchat_serve.tiny.sizes import MAX_CELLS
 from visionchat_serve.tiny.words import COLOURS, SHAPES
 
+NAMED_AT, APART_AT = 1, 2  # after which layer of the language model
 RARE = 0.15  # weight of "nothing here", which is what most cells show
 
 
@@ -27,6 +30,8 @@ class Heads(nn.Module):
         self.shapes = nn.Linear(width, len(SHAPES) + 1)
         self.colours = nn.Linear(width, len(COLOURS) + 1)
         self.places = nn.Linear(width, 2)
+        self.named = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 2))
+        self.apart = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 2))
 
     def forward(self, seen: Seen, batch: Batch) -> dict[str, Tensor]:
         """The loss of each head, and the share of its marked cells that it names rightly."""
@@ -43,6 +48,22 @@ class Heads(nn.Module):
         _score(found, "shape", self.shapes(x), torch.from_numpy(batch.shapes)[real])
         _score(found, "hue", self.colours(x), torch.from_numpy(batch.colours)[real])
         found["place_loss"] = F.mse_loss(self.places(x), _cell_places(batch)[real]) * 4
+        return found
+
+    def points(self, understood: Understood, batch: Batch) -> dict[str, Tensor]:
+        """The losses of what tokens should know of places, as mean squared error (a constant scores about 1.2)."""
+        found: dict[str, Tensor] = {}
+        for name, head, level, is_distance in (
+            ("named", self.named, NAMED_AT, False),
+            ("apart", self.apart, APART_AT, True),
+        ):
+            wanted = [(row, point) for row, point in batch.points if point.is_distance is is_distance]
+            if not wanted:
+                continue
+            rows, tokens = [row for row, _ in wanted], [point.token for _, point in wanted]
+            truth = torch.tensor([(point.down, point.across) for _, point in wanted])
+            loss = F.mse_loss(head(understood.layers[level][rows, tokens].float()), truth) * 4
+            found[f"{name}_loss"], found[name] = loss, loss.detach()
         return found
 
 

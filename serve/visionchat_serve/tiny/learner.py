@@ -37,14 +37,16 @@ class Learner:
         """The helper loss and, when asked for, the answer loss; the numbers are for the log."""
         with torch.autocast("cpu", torch.bfloat16):
             seen = self.forward.see(torch.from_numpy(batch.pixels), batch.grids)
-            hidden = self.forward.read(batch, seen) if answers else None
+            understood = self.forward.read(batch, seen) if answers else None
         found = self.heads(seen, batch)
+        if understood:
+            found |= self.heads.points(understood, batch)
         helper = sum((value for name, value in found.items() if name.endswith("_loss")), torch.zeros(()))
         numbers = {name: value.item() for name, value in found.items() if not name.endswith("_loss")}
         numbers["helper"] = helper.item()
-        if hidden is None:
+        if understood is None:
             return helper, numbers
-        answer = answer_loss(hidden, batch, self.model.model.language_model.embed_tokens.weight)
+        answer = answer_loss(understood.hidden, batch, self.model.model.language_model.embed_tokens.weight)
         numbers["answer"] = answer.item()
         return answer + self.helper_weight * helper, numbers
 

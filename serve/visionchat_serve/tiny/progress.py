@@ -28,7 +28,7 @@ def quick_scores(learner: Learner) -> tuple[float, str]:
     for number, batch in enumerate(_batches()):
         with torch.autocast("cpu", torch.bfloat16):
             seen = learner.forward.see(torch.from_numpy(batch.pixels), batch.grids)
-            hidden = learner.forward.read(batch, seen)
+            hidden = learner.forward.read(batch, seen).hidden
             best = (hidden @ learner.model.model.language_model.embed_tokens.weight.T).argmax(-1).numpy()
         good = best == batch.labels
         for row, first, last, skill in batch.answers:

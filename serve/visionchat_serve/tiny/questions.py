@@ -8,7 +8,7 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from visionchat_serve.tiny.scenes import Scene, Thing, place_of
 from visionchat_serve.tiny.wordings import phrase
@@ -22,10 +22,20 @@ MIXED = "Mixed"  # the colour of a background that has no one colour
 
 
 @dataclass(frozen=True, slots=True)
+class Mention:
+    """Words of a question that mean one thing in the picture, and where its middle is (0 to 1)."""
+
+    words: str
+    x: float
+    y: float
+
+
+@dataclass(frozen=True, slots=True)
 class Question:
     skill: str
     text: str
     answer: str
+    mentions: tuple[Mention, ...] = ()  # what training may point at; no answer needs it
 
 
 Asker = Callable[[random.Random, Scene, bool], Question | None]
@@ -190,12 +200,13 @@ def ask_place(rng: random.Random, scene: Scene, held_out: bool) -> Question | No
     if scene.things and rng.random() < 0.08:
         bare = _absent_name(rng, scene, None, True)
         return Question("place none", phrase(rng, "place", held_out, name=bare), NONE)
-    named = [(referring_name(rng, t, scene.things), place_of(t.x, t.y)) for t in scene.things]
-    clear = [(name, place) for name, place in named if name and place]
+    named = [(referring_name(rng, t, scene.things), place_of(t.x, t.y), t) for t in scene.things]
+    clear = [(name, place, thing) for name, place, thing in named if name and place]
     if not clear:
         return None
-    name, place = rng.choice(clear)
-    return Question("place", phrase(rng, "place", held_out, name=name), place.capitalize())
+    name, place, thing = rng.choice(clear)
+    mention = Mention(name, thing.x, thing.y)
+    return Question("place", phrase(rng, "place", held_out, name=name), place.capitalize(), (mention,))
 
 
 def ask_relation(rng: random.Random, scene: Scene, held_out: bool) -> Question | None:
@@ -208,7 +219,8 @@ def ask_relation(rng: random.Random, scene: Scene, held_out: bool) -> Question |
         return None
     level = rng.random() < 0.5
     gap = b.x - a.x if level else b.y - a.y
-    return _relation("relation", rng, (name_a, name_b), gap, level, held_out)
+    question = _relation("relation", rng, (name_a, name_b), gap, level, held_out)
+    return question and replace(question, mentions=(Mention(name_a, a.x, a.y), Mention(name_b, b.x, b.y)))
 
 
 def ask_half(rng: random.Random, scene: Scene, held_out: bool) -> Question | None:
@@ -219,7 +231,8 @@ def ask_half(rng: random.Random, scene: Scene, held_out: bool) -> Question | Non
     name, thing = rng.choice(named)
     level = rng.random() < 0.5
     gap = 2 * (0.5 - thing.x if level else 0.5 - thing.y)
-    return _relation("half", rng, (name, rng.choice(("middle", "center"))), gap, level, held_out)
+    question = _relation("half", rng, (name, rng.choice(("middle", "center"))), gap, level, held_out)
+    return question and replace(question, mentions=(Mention(name, thing.x, thing.y),))
 
 
 def _relation(
@@ -260,15 +273,15 @@ def ask_bars(rng: random.Random, scene: Scene, held_out: bool) -> Question | Non
 ASKERS: dict[Asker, tuple[int, int, int]] = {
     ask_colour: (9, 1, 0),
     ask_shape: (9, 1, 0),
-    ask_exist: (9, 2, 0),
+    ask_exist: (6, 2, 0),
     ask_count: (18, 1, 0),
     ask_background: (6, 3, 1),
     ask_describe: (12, 6, 3),
     ask_read: (3, 24, 1),
     ask_text_colour: (0, 5, 0),
     ask_place: (20, 1, 0),
-    ask_relation: (80, 0, 0),
-    ask_half: (25, 0, 0),
+    ask_relation: (130, 0, 0),
+    ask_half: (18, 0, 0),
     ask_bars: (0, 0, 12),
 }
 

@@ -27,6 +27,19 @@ class Picture:
     columns: int
 
 
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What a token should know: where the thing that it names is, or how far two named things lie apart.
+
+    `down` and `across` are shares of the picture: of -1 to 1 for a place, of -2 to 2 for a distance.
+    """
+
+    token: int
+    is_distance: bool
+    down: float
+    across: float
+
+
 @dataclass(slots=True)
 class Segment:
     """Tokens at their positions; `cells` is the picture's cell a token shows, or -1; `labels` the token to come."""
@@ -36,6 +49,7 @@ class Segment:
     cells: list[int] = field(default_factory=list)
     labels: list[int] = field(default_factory=list)
     answers: list[tuple[int, int, str]] = field(default_factory=list)  # first and last label, skill
+    points: list[Point] = field(default_factory=list)
     next_position: int = 0
 
     def add_text(self, text: str) -> None:
@@ -53,9 +67,20 @@ class Segment:
         self.next_position = start + max(picture.rows, picture.columns)
         self.add_text("<|vision_end|>")
 
+    def add_question(self, question: Question, points: bool = True) -> None:
+        """The words of the user; `points`: the picture came before, so that they can be found in it."""
+        start = len(self.ids)
+        self.add_text(question.text)
+        for mention in question.mentions if points else ():
+            token = last_token(question.text, mention.words)
+            self.points.append(Point(start + token, False, mention.y * 2 - 1, mention.x * 2 - 1))
+
     def add_answer(self, question: Question) -> None:
         """The assistant's turn; each of its tokens is the label of the token before it."""
         first = len(self.ids) - 1
+        if len(question.mentions) == 2 and self.points:
+            a, b = question.mentions
+            self.points.append(Point(first, True, (b.y - a.y) * 2, (b.x - a.x) * 2))
         before = len(self.ids)
         self.add_text(question.answer + END_OF_TURN)
         for index in range(before, len(self.ids)):
@@ -82,6 +107,12 @@ def tokenizer() -> Tokenizer:
     return build_tokenizer()
 
 
+def last_token(text: str, words: str) -> int:
+    """Number of the token in which `words` end."""
+    end = text.lower().index(words.lower()) + len(words)
+    return next(i for i, (start, stop) in enumerate(tokenizer().encode(text).offsets) if start < end <= stop)
+
+
 @lru_cache(maxsize=65536)
 def encode(text: str) -> tuple[int, ...]:
     return tuple(tokenizer().encode(text).ids)
@@ -102,14 +133,20 @@ def picture_first(pictures: list[Picture], asked: list[Question], system: str | 
 
 def _question_after(prompt: Segment, question: Question) -> Segment:
     segment = Segment(next_position=prompt.next_position)
-    segment.add_text(f"{question.text}{END_OF_TURN}\n<|im_start|>assistant\n")
-    segment.add_answer(question)
+    _add_turn(segment, question)
     return segment
+
+
+def _add_turn(segment: Segment, question: Question) -> None:
+    segment.add_question(question)
+    segment.add_text(f"{END_OF_TURN}\n<|im_start|>assistant\n")
+    segment.add_answer(question)
 
 
 def text_first(picture: Picture, question: Question, system: str | None = None) -> Group:
     segment = Segment()
-    segment.add_text(f"{system_turn(system)}<|im_start|>user\n{question.text}")
+    segment.add_text(f"{system_turn(system)}<|im_start|>user\n")
+    segment.add_question(question, points=False)
     segment.add_picture(picture)
     segment.add_text(f"{END_OF_TURN}\n<|im_start|>assistant\n")
     segment.add_answer(question)
@@ -123,6 +160,5 @@ def many_turns(picture: Picture, asked: list[Question], system: str | None = Non
         segment.add_text("<|im_start|>user\n" if turn == 0 else "\n<|im_start|>user\n")
         if turn == 0:
             segment.add_picture(picture)
-        segment.add_text(f"{question.text}{END_OF_TURN}\n<|im_start|>assistant\n")
-        segment.add_answer(question)
+        _add_turn(segment, question)
     return Group(Segment(), (segment,))

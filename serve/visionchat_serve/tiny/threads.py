@@ -1,7 +1,8 @@
 """Uses two threads where two cores are free, and one where other programs want them too.
 
-Small parallel regions wait for their slowest thread: beside another busy program, two threads can be several times slower
-than one. So the loop tries the other number now and then and keeps what is faster. Called once a step by the training.
+Small parallel regions wait for their slowest thread: beside another busy program, two threads can be several
+times slower than one. So the loop tries the other number now and then and keeps what is faster. Called once a
+step by the training.
 """
 
 import torch

@@ -100,8 +100,8 @@ class Run:
         self.options, self.learner = options, learner
         self.stop = False
         self.threads = Threads(options.threads)
-        self.last = {"save": 0.0, "score": 0.0, "export": 0.0}
-        self.last = dict.fromkeys(self.last, learner.progress["seconds"])
+        now = float(learner.progress["seconds"])
+        self.last = {"save": now, "score": now, "export": now - EXPORT_SECONDS}
         self.best = float(learner.progress.get("best", 0.0))
 
     @property
