@@ -15,9 +15,9 @@ from datetime import timedelta
 from typing import TypeVar
 
 from visionchat_serve.answer import Answer
-from visionchat_serve.broker import Broker
+from visionchat_serve.broker import Broker, unknown_job
 from visionchat_serve.errors import JobTimedOut, Unavailable
-from visionchat_serve.messages import ChatJob, Finish
+from visionchat_serve.messages import ChatJob, Finish, Idempotency
 
 T = TypeVar("T")
 
@@ -25,14 +25,20 @@ GRACE = timedelta(seconds=5)  # past its deadline a job is ended by its replica;
 
 
 class Exchange:
-    """`submitted_at`, `first_text_at` and `last_text_at` are `time.monotonic()` seconds, for metrics."""
+    """`job` is whose answer it is. `submitted_at`, `first_text_at` and `last_text_at` are `time.monotonic()` seconds,
+    for metrics.
 
-    def __init__(self, broker: Broker, job: ChatJob) -> None:
+    A request with an idempotency key is one that its client may send again, so its job goes on when the client leaves.
+    """
+
+    def __init__(self, broker: Broker, job: ChatJob, idempotency: Idempotency | None = None) -> None:
         self.job = job
+        self.replayed = False  # the job was made by an earlier request with the same key
         self.submitted_at = time.monotonic()
         self.first_text_at: float | None = None
         self.last_text_at: float | None = None
         self._broker = broker
+        self._idempotency = idempotency
         self._answer = Answer()
 
     @property
@@ -47,7 +53,15 @@ class Exchange:
         return self._answer.finish
 
     async def submit(self, images: Sequence[bytes]) -> None:
-        await self._broker.submit(self.job, images)
+        job_id = await self._broker.submit(self.job, images, self._idempotency)
+        if job_id != self.job.id:
+            self.job, self.replayed = await self._earlier(job_id), True
+
+    async def _earlier(self, job_id: str) -> ChatJob:
+        [job] = await self._broker.asked([job_id])
+        if job is None:
+            raise unknown_job(job_id)  # it has expired just now
+        return job
 
     async def deltas(self, pauses: Iterator[timedelta]) -> AsyncGenerator[str | None, None]:
         """New text as it comes, None after a pause without any. Raises what ended the job, if not well."""
@@ -62,7 +76,7 @@ class Exchange:
                         yield text
                     self._check_deadline()
         finally:
-            if self._answer.finish is None:
+            if self._answer.finish is None and self._idempotency is None:
                 await self._cancel()
 
     def _note_text(self) -> None:

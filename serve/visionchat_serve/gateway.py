@@ -28,9 +28,10 @@ from visionchat_serve.config import Settings
 from visionchat_serve.errors import NotFound, Unauthorised, VisionChatError
 from visionchat_serve.exchange import Exchange
 from visionchat_serve.http_edge import read_body
+from visionchat_serve.idempotency import HEADER, REPLAYED, fingerprint, read_key
 from visionchat_serve.intake import read_request
 from visionchat_serve.job_bodies import JobRequest
-from visionchat_serve.messages import ChatJob
+from visionchat_serve.messages import ChatJob, Idempotency
 from visionchat_serve.schemas import ChatCompletionRequest
 
 Body = TypeVar("Body", bound=ChatCompletionRequest)
@@ -72,22 +73,33 @@ class Gateway:
 
     async def chat(self, request: Request) -> Response:
         """Read, check, submit, then answer in the form that was asked for."""
-        asked, job, images = await self._read(request, ChatCompletionRequest)
-        exchange = Exchange(self.broker, job)
+        asked, job, images, idempotency = await self._read(request, ChatCompletionRequest)
+        exchange = Exchange(self.broker, job, idempotency)
         await exchange.submit(images)
-        return await (self._stream(exchange, asked) if asked.stream else self._whole(exchange))
+        response = await (self._stream(exchange, asked) if asked.stream else self._whole(exchange))
+        if exchange.replayed:
+            response.headers[REPLAYED] = "true"
+        return response
 
-    async def create_job(self, request: Request) -> str:
-        """Read, check, submit; the job's id."""
-        asked, job, images = await self._read(request, JobRequest)
+    async def create_job(self, request: Request) -> tuple[str, bool]:
+        """Read, check, submit; the id of the job that stands for the request, and whether an earlier one made it."""
+        asked, job, images, idempotency = await self._read(request, JobRequest)
         job = replace(job, id=f"job-{uuid.uuid4().hex}", priority=asked.priority, metadata=asked.metadata or {})
-        return await self.broker.submit(job, images)
+        job_id = await self.broker.submit(job, images, idempotency)
+        return job_id, job_id != job.id
 
-    async def _read(self, request: Request, form: type[Body]) -> tuple[Body, ChatJob, tuple[bytes, ...]]:
+    async def _read(
+        self, request: Request, form: type[Body]
+    ) -> tuple[Body, ChatJob, tuple[bytes, ...], Idempotency | None]:
+        key = read_key(request.headers.getlist(HEADER))
         body = await read_body(request, self.settings.max_body_bytes)
-        loop = asyncio.get_running_loop()
-        asked, job, images = await loop.run_in_executor(self._decoders, read_request, body, self.settings, form)
-        return asked, replace(job, owner=request.state.owner), images
+        asked, job, images = await self._apart(read_request, body, self.settings, form)
+        once = Idempotency(key, await self._apart(fingerprint, request.url.path, body)) if key is not None else None
+        return asked, replace(job, owner=request.state.owner), images, once
+
+    async def _apart(self, work: Callable[..., Any], *args: Any) -> Any:
+        """What computes for long would block everybody else in the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._decoders, work, *args)
 
     async def _whole(self, exchange: Exchange) -> Response:
         async with aclosing(exchange.deltas(repeat(SIGN_OF_LIFE))) as deltas:

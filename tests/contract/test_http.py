@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from typing import Any
 
@@ -90,3 +91,17 @@ async def test_a_cancelled_job_stops(queue: Queue) -> None:
             return bool((await show(house, job_id))["status"] == "cancelled")
 
         await wait_until(stopped, "the replica has stopped")
+
+
+async def test_of_many_same_requests_at_many_gateways_one_is_accepted(queue: Queue) -> None:
+    async with open_house(queue.open()) as house, open_house(queue.open()) as other:
+        asks = [
+            gateway.http.post("/v1/jobs", json=chat("x"), headers={"Idempotency-Key": "key-1"})
+            for gateway in (house, other) * 5
+        ]
+        responses = await asyncio.gather(*asks)
+        assert {response.status_code for response in responses} == {202}
+        assert len({response.json()["id"] for response in responses}) == 1
+        assert sum("idempotency-replayed" not in response.headers for response in responses) == 1
+        response = await other.http.post("/v1/jobs", json=chat("y"), headers={"Idempotency-Key": "key-1"})
+        assert response.status_code == 422
