@@ -20,7 +20,7 @@ from datetime import timedelta
 from enum import Enum
 from typing import Protocol
 
-from visionchat_serve.errors import IdempotencyConflict, InvalidRequest, NotFound, QueueFull
+from visionchat_serve.errors import IdempotencyConflict, InvalidRequest, NotFound, QueueFull, RateLimited
 from visionchat_serve.messages import (
     ChatJob,
     Claim,
@@ -57,6 +57,8 @@ class BrokerPolicy:
     dead_ttl: timedelta = timedelta(hours=24)
     idempotency_ttl: timedelta = timedelta(hours=24)
     max_listed: int = 1000  # jobs of one owner that `jobs` remembers
+    owner_rate: int = 0  # jobs a minute of one owner, as many at once; 0: no limit
+    owner_open: int = 0  # jobs of one owner that are not yet answered; 0: no limit
 
 
 class Broker(Protocol):
@@ -69,8 +71,9 @@ class Broker(Protocol):
 
         That is another one when the same owner used the key before, with the same fingerprint, and that job is not
         forgotten yet. An id that is known already is left as it is. Raises `errors.IdempotencyConflict` when the key
-        was used with another fingerprint, and `errors.QueueFull` with `retry_after` when `policy.max_waiting` jobs
-        are not yet answered or those ahead of this one take longer than `policy.max_wait`.
+        was used with another fingerprint, `errors.QueueFull` with `retry_after` when `policy.max_waiting` jobs
+        are not yet answered or those ahead of this one take longer than `policy.max_wait`, and `errors.RateLimited`
+        with `retry_after` when the owner has asked more than `policy.owner_rate` or `policy.owner_open` allow.
         """
 
     async def claim(self, consumer: str, count: int, block: timedelta) -> list[Claim]:
@@ -194,6 +197,18 @@ def queue_slow(policy: BrokerPolicy, retry_after: float) -> QueueFull:
     """Too much work; `retry_after` seconds from now there will be less."""
     message = f"a request would wait longer than {policy.max_wait}; try again later"
     return QueueFull(message, retry_after=timedelta(seconds=retry_after))
+
+
+def too_fast(policy: BrokerPolicy, retry_after: float) -> RateLimited:
+    """More than the owner's rate."""
+    message = f"this API key may send {policy.owner_rate} requests a minute; send the next one later"
+    return RateLimited(message, retry_after=timedelta(seconds=retry_after))
+
+
+def too_many_open(policy: BrokerPolicy, retry_after: float) -> RateLimited:
+    """More at a time than the owner may; `retry_after` seconds as measured, or 0."""
+    message = f"this API key may have {policy.owner_open} requests that are not answered yet; wait for one of them"
+    return RateLimited(message, retry_after=timedelta(seconds=retry_after) or UNMEASURED_RETRY)
 
 
 def key_reused() -> IdempotencyConflict:

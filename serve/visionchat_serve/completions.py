@@ -12,7 +12,6 @@ from typing import Any
 from visionchat_serve.errors import VisionChatError
 from visionchat_serve.messages import ChatJob, Finish, Usage
 
-KEEP_ALIVE = b": waiting\n\n"
 DONE = b"data: [DONE]\n\n"
 
 

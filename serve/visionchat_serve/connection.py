@@ -17,6 +17,9 @@ def connect(settings: Settings) -> Broker:
         max_attempts=settings.max_attempts,
         result_ttl=timedelta(seconds=settings.result_ttl_seconds),
         max_waiting=settings.max_waiting,
+        max_wait=timedelta(seconds=settings.max_wait_seconds),
+        owner_rate=settings.rate_per_minute,
+        owner_open=settings.max_open_requests,
     )
     return RedisBroker.from_url(settings.redis_url, settings.namespace, policy)
 

@@ -1,4 +1,4 @@
-"""One question and its answer as the gateway sees them: submit, follow, and cancel when the client leaves.
+"""One question and its answer as the gateway sees them: follow, and let go when the client leaves.
 
 Both forms of the API, streamed and whole, go through here, so that there is one place where an answer can end:
 by its `Finish`, by an error, by its deadline, or by the client going away (then the job is cancelled, and the
@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing
 from datetime import timedelta
 from typing import TypeVar
 
 from visionchat_serve.answer import Answer
-from visionchat_serve.broker import Broker, unknown_job
 from visionchat_serve.errors import JobTimedOut, Unavailable
-from visionchat_serve.messages import ChatJob, Finish, Idempotency
+from visionchat_serve.messages import ChatJob, Finish
+from visionchat_serve.source import Source
 
 T = TypeVar("T")
 
@@ -25,20 +25,15 @@ GRACE = timedelta(seconds=5)  # past its deadline a job is ended by its replica;
 
 
 class Exchange:
-    """`job` is whose answer it is. `submitted_at`, `first_text_at` and `last_text_at` are `time.monotonic()` seconds,
-    for metrics.
+    """`job` is whose answer comes from `source`. `submitted_at`, `first_text_at` and `last_text_at` are
+    `time.monotonic()` seconds, for metrics."""
 
-    A request with an idempotency key is one that its client may send again, so its job goes on when the client leaves.
-    """
-
-    def __init__(self, broker: Broker, job: ChatJob, idempotency: Idempotency | None = None) -> None:
+    def __init__(self, job: ChatJob, source: Source) -> None:
         self.job = job
-        self.replayed = False  # the job was made by an earlier request with the same key
         self.submitted_at = time.monotonic()
         self.first_text_at: float | None = None
         self.last_text_at: float | None = None
-        self._broker = broker
-        self._idempotency = idempotency
+        self._source = source
         self._answer = Answer()
 
     @property
@@ -52,20 +47,9 @@ class Exchange:
         assert self._answer.finish is not None
         return self._answer.finish
 
-    async def submit(self, images: Sequence[bytes]) -> None:
-        job_id = await self._broker.submit(self.job, images, self._idempotency)
-        if job_id != self.job.id:
-            self.job, self.replayed = await self._earlier(job_id), True
-
-    async def _earlier(self, job_id: str) -> ChatJob:
-        [job] = await self._broker.asked([job_id])
-        if job is None:
-            raise unknown_job(job_id)  # it has expired just now
-        return job
-
     async def deltas(self, pauses: Iterator[timedelta]) -> AsyncGenerator[str | None, None]:
         """New text as it comes, None after a pause without any. Raises what ended the job, if not well."""
-        events = self._broker.events(self.job.id)
+        events = self._source.events()
         try:
             async with aclosing(with_pauses(events, pauses)) as paced:
                 async for event in paced:
@@ -76,8 +60,7 @@ class Exchange:
                         yield text
                     self._check_deadline()
         finally:
-            if self._answer.finish is None and self._idempotency is None:
-                await self._cancel()
+            await self._close()
 
     def _note_text(self) -> None:
         self.last_text_at = time.monotonic()
@@ -87,13 +70,13 @@ class Exchange:
         if self._answer.finish is None and time.time() > self.job.deadline_at + GRACE.total_seconds():
             raise JobTimedOut("no replica answered before the request's deadline; ask again later")
 
-    async def _cancel(self) -> None:
+    async def _close(self) -> None:
         # Shielded: in a request that is itself being cancelled, a plain await here would be cancelled too.
-        await asyncio.shield(asyncio.ensure_future(self._try_cancel()))
+        await asyncio.shield(asyncio.ensure_future(self._try_close()))
 
-    async def _try_cancel(self) -> None:
+    async def _try_close(self) -> None:
         try:
-            await self._broker.cancel(self.job.id)
+            await (self._source.left() if self._answer.finish is None else self._source.ended())
         except Unavailable:
             return  # the queue is away; the job's deadline ends it
 

@@ -19,8 +19,9 @@ from visionchat_serve.answer import Answer, failure
 from visionchat_serve.broker import Broker, resume_point
 from visionchat_serve.errors import InvalidRequest, VisionChatError
 from visionchat_serve.exchange import with_pauses
-from visionchat_serve.job_bodies import end_body, place_body
+from visionchat_serve.job_bodies import end_body
 from visionchat_serve.messages import Finish, JobEvent, status_after
+from visionchat_serve.place import Place, place_of
 
 START = "0"
 SOON = timedelta(milliseconds=100)  # a job that waits longer says so
@@ -29,11 +30,13 @@ SIGN_OF_LIFE = timedelta(seconds=5)  # from then on a stream says something at l
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """`name` is `text`, `status` (while waiting), `alive` (nothing new), or how the job ended."""
+    """`name` is `text`, `status` (while waiting), `alive` (nothing new), or how the job ended; `comment` is for people
+    who look at the stream."""
 
     name: str
     data: dict[str, Any] = field(default_factory=dict)
     id: str | None = None
+    comment: str | None = None
 
     @property
     def is_last(self) -> bool:
@@ -74,7 +77,7 @@ class Following:
         self._broker = broker
         self._job_id = job_id
         self._after = resume_point(after)
-        self._place: dict[str, Any] = {}  # as it was last told
+        self._place: Place | None = None  # as it was last told
 
     async def is_over(self) -> bool:
         """Whether nothing comes after the last event that was seen. Raises `InvalidRequest` if it is none of this
@@ -104,8 +107,7 @@ class Following:
 
     async def _waiting(self) -> Update:
         view = await self._broker.describe(self._job_id)
-        if view.status != "queued":
+        told, self._place = self._place, place_of(view, (await self._broker.load()).pace)
+        if self._place is None or self._place == told:
             return Update("alive")
-        place, told = place_body(view, (await self._broker.load()).pace), self._place
-        self._place = place
-        return Update("status", {"status": view.status, **place}) if place != told else Update("alive")
+        return Update("status", {"status": view.status, **self._place.body()}, comment=str(self._place))

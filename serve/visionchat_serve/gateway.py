@@ -21,9 +21,10 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from visionchat_serve import metrics
+from visionchat_serve.acceptance import Acceptance
 from visionchat_serve.api_keys import ApiKeys
 from visionchat_serve.broker import Broker
-from visionchat_serve.completions import DONE, KEEP_ALIVE, ChunkEncoder, completion_body, error_event
+from visionchat_serve.completions import DONE, ChunkEncoder, completion_body, error_event
 from visionchat_serve.config import Settings
 from visionchat_serve.errors import NotFound, Unauthorised, VisionChatError
 from visionchat_serve.exchange import Exchange
@@ -32,7 +33,9 @@ from visionchat_serve.idempotency import HEADER, REPLAYED, fingerprint, read_key
 from visionchat_serve.intake import read_request
 from visionchat_serve.job_bodies import JobRequest
 from visionchat_serve.messages import ChatJob, Idempotency
+from visionchat_serve.place import place_of
 from visionchat_serve.schemas import ChatCompletionRequest
+from visionchat_serve.server_events import ALIVE, comment
 
 Body = TypeVar("Body", bound=ChatCompletionRequest)
 
@@ -56,6 +59,7 @@ class Gateway:
     @asynccontextmanager
     async def lifespan(self, _: FastAPI) -> AsyncIterator[None]:
         self.broker = self._connect()
+        self._acceptance = Acceptance(self.broker)
         try:
             yield
         finally:
@@ -74,10 +78,10 @@ class Gateway:
     async def chat(self, request: Request) -> Response:
         """Read, check, submit, then answer in the form that was asked for."""
         asked, job, images, idempotency = await self._read(request, ChatCompletionRequest)
-        exchange = Exchange(self.broker, job, idempotency)
-        await exchange.submit(images)
+        accepted = await self._acceptance.chat(job, images, idempotency)
+        exchange = Exchange(accepted.job, accepted.source)
         response = await (self._stream(exchange, asked) if asked.stream else self._whole(exchange))
-        if exchange.replayed:
+        if accepted.replayed:
             response.headers[REPLAYED] = "true"
         return response
 
@@ -85,7 +89,7 @@ class Gateway:
         """Read, check, submit; the id of the job that stands for the request, and whether an earlier one made it."""
         asked, job, images, idempotency = await self._read(request, JobRequest)
         job = replace(job, id=f"job-{uuid.uuid4().hex}", priority=asked.priority, metadata=asked.metadata or {})
-        job_id = await self.broker.submit(job, images, idempotency)
+        job_id = await self._acceptance.submit(job, images, idempotency)
         return job_id, job_id != job.id
 
     async def _read(
@@ -129,14 +133,22 @@ class Gateway:
     ) -> AsyncIterator[bytes]:
         async with aclosing(deltas):
             try:
-                yield chunks.start() + (chunks.text(first) if first else b"")
+                yield chunks.start() + (await self._waiting(exchange) if first is None else chunks.text(first))
                 async for delta in deltas:
-                    yield chunks.text(delta) if delta else KEEP_ALIVE
+                    yield chunks.text(delta) if delta else await self._waiting(exchange)
                 yield (chunks.end(exchange.finish) + (chunks.usage(exchange.finish) if include_usage else b"") + DONE)
                 self.metrics.observe(exchange)
             except VisionChatError as error:
                 self.metrics.requests.labels(error.code).inc()
                 yield error_event(error)
+
+    async def _waiting(self, exchange: Exchange) -> bytes:
+        """A comment for a stream that has nothing else to say: the job's place, as long as it has one."""
+        if exchange.first_text_at is not None:
+            return ALIVE
+        view = await self.broker.describe(exchange.job.id)
+        place = place_of(view, (await self.broker.load()).pace) if view.position is not None else None
+        return comment(str(place)) if place is not None else ALIVE
 
     async def models(self) -> dict[str, Any]:
         reports = await self.broker.reports()

@@ -5,15 +5,15 @@ Knows the queue's messages and OpenAI's completion form; nothing of brokers or H
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from visionchat_serve.answer import failure
+from visionchat_serve.answer import Answer, failure
 from visionchat_serve.completions import completion_body, usage_body
-from visionchat_serve.messages import ChatJob, Finish, JobEvent, JobView, Priority, TokenChunk, status_after
+from visionchat_serve.messages import ChatJob, Finish, JobEvent, JobView, Priority, status_after
+from visionchat_serve.place import place_of
 from visionchat_serve.schemas import ChatCompletionRequest
 
 Label = Annotated[str, Field(max_length=64)]
@@ -28,8 +28,12 @@ class JobRequest(ChatCompletionRequest):
     metadata: dict[Label, Note] | None = Field(None, max_length=16)
 
 
+NOWHERE = {"position": None, "eta_seconds": None}
+
+
 def job_body(view: JobView, job: ChatJob, pace: float) -> dict[str, Any]:
     """What is said of a job in a list. `pace`: seconds between two answers, 0 when not measured."""
+    place = place_of(view, pace)
     return {
         "id": view.id,
         "object": "job",
@@ -39,30 +43,17 @@ def job_body(view: JobView, job: ChatJob, pace: float) -> dict[str, Any]:
         "model": job.model,
         "priority": job.priority,
         "metadata": job.metadata,
-        **place_body(view, pace),
+        **(place.body() if place is not None else NOWHERE),
         "error": error_body(view.finish),
     }
 
 
 def full_body(view: JobView, job: ChatJob, pace: float, events: Sequence[JobEvent]) -> dict[str, Any]:
     """`job_body` with the text so far and, at a good end, the completion."""
-    text = text_of(events)
-    done = view.finish is not None and view.status == "succeeded"
-    completion = completion_body(job, text, view.finish) if done and view.finish else None
-    return job_body(view, job, pace) | {"text": text, "completion": completion}
-
-
-def place_body(view: JobView, pace: float) -> dict[str, Any]:
-    """`position` 1 is the next job; `eta_seconds` is about when its answer begins, null until a speed was measured."""
-    position = view.position + 1 if view.position is not None else None
-    eta = math.ceil(position * pace) if position is not None and pace > 0 else None
-    return {"position": position, "eta_seconds": eta}
-
-
-def place_text(place: Mapping[str, Any]) -> str:
-    """`position 3, about 12 s`."""
-    eta = f", about {place['eta_seconds']} s" if place["eta_seconds"] is not None else ""
-    return f"position {place['position']}{eta}"
+    answer = answer_of(events)
+    done = view.finish if view.status == "succeeded" else None
+    completion = completion_body(job, answer.text, done) if done is not None else None
+    return job_body(view, job, pace) | {"text": answer.text, "completion": completion}
 
 
 def end_body(job_id: str, finish: Finish) -> dict[str, Any]:
@@ -85,11 +76,11 @@ def error_body(finish: Finish | None) -> dict[str, Any] | None:
     return body
 
 
-def text_of(events: Sequence[JobEvent]) -> str:
-    """The text of the latest attempt: an earlier one, whose replica was lost, is no part of the answer."""
+def answer_of(events: Sequence[JobEvent]) -> Answer:
+    """What the latest attempt said; an earlier one, whose replica was lost, is no part of the answer."""
+    answer = Answer()
     latest = max((event.attempt for event in events), default=0)
-    pieces: dict[int, str] = {}  # one written twice (its reply was lost) counts once
     for event in events:
-        if event.attempt == latest and isinstance(event.value, TokenChunk):
-            pieces.setdefault(event.value.index, event.value.text)
-    return "".join(pieces[index] for index in sorted(pieces))
+        if event.attempt == latest and not isinstance(event.value, Finish):
+            answer.feed(event)
+    return answer

@@ -21,7 +21,7 @@ from visionchat_serve.following import START, Following, Update
 from visionchat_serve.gateway import Gateway
 from visionchat_serve.http_edge import bearer_key, body_schema, headers_of
 from visionchat_serve.idempotency import REPLAYED
-from visionchat_serve.job_bodies import JobRequest, place_text
+from visionchat_serve.job_bodies import JobRequest
 
 JobId = Annotated[str, Path(max_length=128, description="the `id` of a job")]
 After = Annotated[str, Query(description="an event's `id` to go on after, for clients that cannot send the header")]
@@ -91,8 +91,8 @@ async def _event_stream(updates: AsyncGenerator[Update, None]) -> AsyncIterator[
 
 def _event(update: Update) -> bytes:
     if update.name == "alive":
-        return server_events.comment("alive")
-    told = server_events.comment(place_text(update.data)) if update.name == "status" else b""
+        return server_events.ALIVE
+    told = server_events.comment(update.comment) if update.comment is not None else b""
     return told + server_events.event(update.name, update.data, update.id)
 
 

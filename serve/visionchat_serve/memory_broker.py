@@ -27,6 +27,7 @@ from visionchat_serve.messages import (
     TokenChunk,
 )
 
+MINUTE = 60.0
 POLL = 0.02  # seconds until a waiting caller looks at the clock again
 
 
@@ -40,6 +41,7 @@ class MemoryBroker:
         self._reports: dict[str, tuple[float, ReplicaReport]] = {}
         self._once: dict[tuple[str, str], tuple[float, str, str]] = {}  # until when, fingerprint, job
         self._mean, self._seen = 0.0, 0  # seconds of the last answers
+        self._rates: dict[str, float] = {}  # until when the owners' rates are used up
         self._changed = asyncio.Event()
 
     # --- the gateway's side ---
@@ -48,7 +50,9 @@ class MemoryBroker:
         self._jobs.sweep()
         if (earlier := self._earlier(job, idempotency)) is not None:
             return earlier
+        self._check_owner(job, await self.load())
         await self._check_room(job)
+        self._rates[job.owner] = self._used_until(job.owner)
         expires_at = max(job.deadline_at, self._clock()) + self.policy.result_ttl.total_seconds()
         self._jobs.known[job.id] = Entry(job, tuple(images), expires_at)
         if idempotency is not None:
@@ -68,6 +72,20 @@ class MemoryBroker:
         if used[1] != idempotency.fingerprint:
             raise broker.key_reused()
         return used[2] if used[2] in self._jobs.known else None
+
+    def _check_owner(self, job: ChatJob, load: QueueLoad) -> None:
+        unanswered = sum(e.job.owner == job.owner and e.status is not Status.ENDED for e in self._jobs.known.values())
+        if self.policy.owner_open and unanswered >= self.policy.owner_open:
+            raise broker.too_many_open(self.policy, load.pace)
+        early = self._used_until(job.owner) - MINUTE - self._clock()
+        if early > 0:
+            raise broker.too_fast(self.policy, early)
+
+    def _used_until(self, owner: str) -> float:
+        """The owner's allowance as one number: each job moves it on by its share of a minute, and it may be a minute
+        ahead."""
+        share = MINUTE / self.policy.owner_rate if self.policy.owner_rate else 0
+        return max(self._rates.get(owner, 0), self._clock()) + share
 
     async def _check_room(self, job: ChatJob) -> None:
         load = await self.load()

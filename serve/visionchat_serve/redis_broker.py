@@ -37,6 +37,12 @@ from visionchat_serve.redis_policy import ms
 
 EVENTS_WAIT = timedelta(seconds=3)  # one wait at Redis; below the socket timeout, which catches a hung Redis
 EVENTS_AT_ONCE = 256
+_REFUSALS = {
+    b"full": broker.queue_full,
+    b"slow": broker.queue_slow,
+    b"rate": broker.too_fast,
+    b"open": broker.too_many_open,
+}
 
 
 class RedisBroker:
@@ -58,15 +64,13 @@ class RedisBroker:
 
     async def submit(self, job: ChatJob, images: Sequence[bytes], idempotency: Idempotency | None = None) -> str:
         key, fingerprint = (idempotency.key, idempotency.fingerprint) if idempotency else ("", "")
-        keys = self._keys.owned(job.owner), self._keys.once(job.owner, key)
+        keys = [*self._keys.of_owner(job.owner), self._keys.once(job.owner, key)]
         args = job.owner, job.priority, job.created_at, int(job.deadline_at * 1000), fingerprint
         what, detail = await self._calls.run("submit", job.id, encode(job), *args, *images, keys=keys)
         if what == b"reused":
             raise broker.key_reused()
-        if what == b"full":
-            raise broker.queue_full(self.policy, detail / 1000)
-        if what == b"slow":
-            raise broker.queue_slow(self.policy, detail / 1000)
+        if what in _REFUSALS:
+            raise _REFUSALS[what](self.policy, detail / 1000)
         return str(detail.decode())
 
     async def events(self, job_id: str, after: str = "0") -> AsyncIterator[JobEvent]:

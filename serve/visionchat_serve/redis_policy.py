@@ -23,7 +23,7 @@ def ms(duration: timedelta) -> int:
 def policy_for_scripts(policy: BrokerPolicy, keys: Keys) -> str:
     """The JSON text."""
     durations = ("lease", "result_ttl", "max_wait", "retry_delay", "max_retry_delay", "dead_ttl", "idempotency_ttl")
-    counts = ("max_attempts", "max_waiting", "batch_after", "max_dead", "max_listed")
+    counts = ("max_attempts", "max_waiting", "batch_after", "max_dead", "max_listed", "owner_rate", "owner_open")
     ends = {
         "cancelled": broker.CANCELLED,
         "timed_out": broker.TIMED_OUT,

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 RETRY = b"retry: 1000\n\n"  # ms after which a browser that lost the connection comes back
+ALIVE = b": alive\n\n"  # nothing new, but the connection lives
 
 
 def event(name: str, data: Mapping[str, Any], event_id: str | None = None) -> bytes:

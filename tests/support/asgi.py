@@ -93,10 +93,24 @@ def _scope(kind: str, url: str, headers: Mapping[str, str]) -> dict[str, Any]:
 
 
 @asynccontextmanager
+async def post(app: Any, url: str, body: Any, **headers: str) -> AsyncIterator[Stream]:
+    """As `get`, with a JSON body."""
+    async with _open(app, "POST", url, json.dumps(body).encode(), headers) as stream:
+        yield stream
+
+
+@asynccontextmanager
 async def get(app: Any, url: str, **headers: str) -> AsyncIterator[Stream]:
     """Open a stream; leaving the block is the client going away. `Last_Event_ID` is the header `Last-Event-ID`."""
-    connection = Connection(app, _scope("http", url, {k.replace("_", "-"): v for k, v in headers.items()}))
-    connection.say(type="http.request", body=b"", more_body=False)
+    async with _open(app, "GET", url, b"", headers) as stream:
+        yield stream
+
+
+@asynccontextmanager
+async def _open(app: Any, method: str, url: str, body: bytes, headers: Mapping[str, str]) -> AsyncIterator[Stream]:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    connection = Connection(app, _scope("http", url, named) | {"method": method})
+    connection.say(type="http.request", body=body, more_body=False)
     stream = Stream(connection)
     await stream.begin()
     try:

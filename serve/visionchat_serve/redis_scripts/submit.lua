@@ -1,8 +1,10 @@
--- Accept a request once. KEYS after the queue's own: the owner's jobs, the idempotency key.
+-- Accept a request once. KEYS after the queue's own: the owner's jobs by arrival, the ms until which the owner's rate
+-- is used up, the owner's jobs that may not be answered yet by deadline, the idempotency key.
 -- ARGV: policy, id, job, owner, priority, created_at, deadline, fingerprint ('' without a key), image...
 -- Returns what happened, and the id of the job that stands for the request or the ms after which to try again.
 local id, priority, deadline, fingerprint = ARGV[2], ARGV[5], tonumber(ARGV[7]), ARGV[8]
-local OWNED, ONCE = KEYS[10], KEYS[11]
+local OWNED, RATE, OPEN, ONCE = KEYS[10], KEYS[11], KEYS[12], KEYS[13]
+local MINUTE = 60000
 
 local function earlier()
   if redis.call('EXISTS', job_key(id)) == 1 then return {'known', id} end
@@ -27,6 +29,33 @@ local function refusal()
   if wait > POLICY.max_wait then return {'slow', math.ceil(wait - POLICY.max_wait + pace)} end
 end
 
+-- The owner's allowance as one number: each job moves it on by its share of a minute, and it may be a minute ahead.
+local function used_until()
+  return math.max(tonumber(redis.call('GET', RATE) or 0), NOW) + MINUTE / POLICY.owner_rate
+end
+
+local function num_open()
+  for _, other in ipairs(redis.call('ZRANGE', OPEN, 0, -1)) do
+    local status = get(other, 'status')
+    if not status or status == 'ended' then redis.call('ZREM', OPEN, other) end
+  end
+  return redis.call('ZCARD', OPEN)
+end
+
+local function refusal_of_owner()
+  if POLICY.owner_open > 0 and num_open() >= POLICY.owner_open then return {'open', math.ceil(pace_ms() or 0)} end
+  local early = POLICY.owner_rate > 0 and used_until() - MINUTE - NOW or 0
+  if early > 0 then return {'rate', math.ceil(early)} end
+end
+
+local function charge()
+  if POLICY.owner_rate > 0 then
+    local used = used_until()
+    redis.call('SET', RATE, string.format('%.3f', used), 'PX', math.ceil(used - NOW))
+  end
+  if POLICY.owner_open > 0 then redis.call('ZADD', OPEN, deadline, id) end
+end
+
 local function remember()
   local seq = redis.call('HINCRBY', STATE, 'seq', 1)
   set(id, 'job', ARGV[3], 'owner', ARGV[4], 'priority', priority, 'created_at', ARGV[6], 'deadline', deadline,
@@ -43,11 +72,12 @@ end
 local known = earlier()
 if known then return known end
 sweep()
-local refused = refusal()
+local refused = refusal_of_owner() or refusal()
 if refused then return refused end
 remember()
+charge()
 enqueue(id)
 local ttl = math.max(deadline - NOW, 0) + POLICY.result_ttl
 keep_job(id, ttl)
-keep(ttl, OWNED)
+keep(ttl, OWNED, OPEN)
 return {'accepted', id}
