@@ -30,6 +30,7 @@ from visionchat_serve.messages import (
     JobView,
     QueueLoad,
     ReplicaReport,
+    Submitted,
 )
 
 
@@ -39,6 +40,14 @@ class LeaseState(Enum):
     HELD = "held"
     CANCELLED = "cancelled"  # the client went away: stop, then finish(reason="cancelled")
     LOST = "lost"  # someone else has the job, or it has ended: stop and say nothing more
+
+
+class Reuse(Enum):
+    """What a request with a `cache_key` may be answered by, beside its own job."""
+
+    NOTHING = ""
+    ANSWER = "answer"  # an answer that was kept
+    SHARE = "share"  # also a job that is not answered yet, together with others who wait for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +66,8 @@ class BrokerPolicy:
     dead_ttl: timedelta = timedelta(hours=24)
     idempotency_ttl: timedelta = timedelta(hours=24)
     max_listed: int = 1000  # jobs of one owner that `jobs` remembers
+    cache_ttl: timedelta = timedelta(hours=1)
+    cache_bytes: int = 16 << 20  # of all kept answers
     owner_rate: int = 0  # jobs a minute of one owner, as many at once; 0: no limit
     owner_open: int = 0  # jobs of one owner that are not yet answered; 0: no limit
 
@@ -75,6 +86,23 @@ class Broker(Protocol):
         are not yet answered or those ahead of this one take longer than `policy.max_wait`, and `errors.RateLimited`
         with `retry_after` when the owner has asked more than `policy.owner_rate` or `policy.owner_open` allow.
         """
+
+    async def ask(
+        self,
+        job: ChatJob,
+        images: Sequence[bytes],
+        idempotency: Idempotency | None = None,
+        reuse: Reuse = Reuse.NOTHING,
+    ) -> Submitted:
+        """`submit` for a job whose `cache_key` says when another answer will do; raises the same.
+
+        A job that is answered by a kept answer has ended at once. One that is shared is cancelled when all who wait
+        for it, each named by the id of the own job, have `let_go`. Neither is refused or counted by any limit.
+        """
+
+    async def let_go(self, job_id: str, client: str) -> bool:
+        """`client` does not wait for a shared job any more: it is cancelled when nobody does. False: it goes on for
+        others, or has ended."""
 
     async def claim(self, consumer: str, count: int, block: timedelta) -> list[Claim]:
         """Lease up to `count` jobs, expired leases before new jobs; wait up to `block` for one.

@@ -13,7 +13,7 @@ from contextlib import suppress
 from datetime import timedelta
 
 from visionchat_serve import broker
-from visionchat_serve.broker import BrokerPolicy, LeaseState
+from visionchat_serve.broker import BrokerPolicy, LeaseState, Reuse
 from visionchat_serve.memory_jobs import Entry, Jobs, Status
 from visionchat_serve.messages import (
     ChatJob,
@@ -24,6 +24,7 @@ from visionchat_serve.messages import (
     JobView,
     QueueLoad,
     ReplicaReport,
+    Submitted,
     TokenChunk,
 )
 
@@ -47,19 +48,52 @@ class MemoryBroker:
     # --- the gateway's side ---
 
     async def submit(self, job: ChatJob, images: Sequence[bytes], idempotency: Idempotency | None = None) -> str:
+        return (await self.ask(job, images, idempotency)).job_id
+
+    async def ask(
+        self,
+        job: ChatJob,
+        images: Sequence[bytes],
+        idempotency: Idempotency | None = None,
+        reuse: Reuse = Reuse.NOTHING,
+    ) -> Submitted:
         self._jobs.sweep()
         if (earlier := self._earlier(job, idempotency)) is not None:
-            return earlier
+            return Submitted(earlier, "known")
+        if (reused := self._reused(job, idempotency, reuse)) is not None:
+            return reused
         self._check_owner(job, await self.load())
         await self._check_room(job)
         self._rates[job.owner] = self._used_until(job.owner)
+        self._remember(job, images, idempotency)
+        if reuse is Reuse.SHARE:
+            self._jobs.answers.open(job.cache_key, job.id)
+        self._wake()
+        return Submitted(job.id, "accepted")
+
+    def _remember(self, job: ChatJob, images: Sequence[bytes], idempotency: Idempotency | None) -> Entry:
         expires_at = max(job.deadline_at, self._clock()) + self.policy.result_ttl.total_seconds()
-        self._jobs.known[job.id] = Entry(job, tuple(images), expires_at)
+        self._jobs.known[job.id] = entry = Entry(job, tuple(images), expires_at)
         if idempotency is not None:
             until = self._clock() + self.policy.idempotency_ttl.total_seconds()
             self._once[job.owner, idempotency.key] = until, idempotency.fingerprint, job.id
-        self._wake()
-        return job.id
+        return entry
+
+    def _reused(self, job: ChatJob, idempotency: Idempotency | None, reuse: Reuse) -> Submitted | None:
+        answers = self._jobs.answers
+        if reuse is not Reuse.NOTHING and (events := answers.find(job.cache_key)):
+            self._jobs.end_as_before(self._remember(job, (), idempotency), events)
+            return Submitted(job.id, "hit")
+        leader = answers.leader(job.cache_key) if reuse is Reuse.SHARE else None
+        if leader is None:
+            return None
+        now, theirs = self._clock(), self._jobs.known[leader].job.deadline_at
+        if theirs - now < (job.deadline_at - now) / 2:
+            return None
+        return Submitted(answers.join(job.cache_key, job.id), "joined")
+
+    async def let_go(self, job_id: str, client: str) -> bool:
+        return self._jobs.answers.let_go(job_id, client) and await self.cancel(job_id)
 
     def _earlier(self, job: ChatJob, idempotency: Idempotency | None) -> str | None:
         """The job that stands for the request already."""
@@ -123,6 +157,7 @@ class MemoryBroker:
         if entry is None or entry.status is Status.ENDED:
             return False
         entry.cancelled = True
+        self._jobs.answers.close(job_id, ended=False)
         if not self._jobs.is_held(entry):
             self._jobs.end(entry, broker.CANCELLED)
             self._wake()
@@ -224,9 +259,12 @@ class MemoryBroker:
         entry = self._jobs.known.get(claim.job.id)
         if entry is None or self._jobs.state(claim) is LeaseState.LOST:
             return entry is not None and entry.ended_by == claim.attempt  # told twice after a lost reply
-        if finish.reason in ("stop", "length"):
+        good = finish.reason in ("stop", "length")
+        if good:
             self._learn(self._clock() - entry.leased_at)
         self._jobs.end(entry, finish)
+        if good and entry.job.cache_key:
+            self._jobs.answers.keep(entry.job.cache_key, entry.events)
         entry.ended_by = claim.attempt
         self._wake()
         return True

@@ -15,7 +15,7 @@ from datetime import timedelta
 from redis.asyncio import Redis
 
 from visionchat_serve import broker
-from visionchat_serve.broker import BrokerPolicy, LeaseState
+from visionchat_serve.broker import BrokerPolicy, LeaseState, Reuse
 from visionchat_serve.messages import (
     ChatJob,
     Claim,
@@ -25,6 +25,7 @@ from visionchat_serve.messages import (
     JobView,
     QueueLoad,
     ReplicaReport,
+    Submitted,
     TokenChunk,
     decode,
     encode,
@@ -63,15 +64,27 @@ class RedisBroker:
     # --- the gateway's side ---
 
     async def submit(self, job: ChatJob, images: Sequence[bytes], idempotency: Idempotency | None = None) -> str:
+        return (await self.ask(job, images, idempotency)).job_id
+
+    async def ask(
+        self,
+        job: ChatJob,
+        images: Sequence[bytes],
+        idempotency: Idempotency | None = None,
+        reuse: Reuse = Reuse.NOTHING,
+    ) -> Submitted:
         key, fingerprint = (idempotency.key, idempotency.fingerprint) if idempotency else ("", "")
         keys = [*self._keys.of_owner(job.owner), self._keys.once(job.owner, key)]
-        args = job.owner, job.priority, job.created_at, int(job.deadline_at * 1000), fingerprint
-        what, detail = await self._calls.run("submit", job.id, encode(job), *args, *images, keys=keys)
+        own = job.owner, job.priority, job.created_at, int(job.deadline_at * 1000), fingerprint, job.cache_key
+        what, detail = await self._calls.run("submit", job.id, encode(job), *own, reuse.value, *images, keys=keys)
         if what == b"reused":
             raise broker.key_reused()
         if what in _REFUSALS:
             raise _REFUSALS[what](self.policy, detail / 1000)
-        return str(detail.decode())
+        return Submitted(detail.decode(), what.decode())
+
+    async def let_go(self, job_id: str, client: str) -> bool:
+        return bool(await self._calls.run("let_go", job_id, client))
 
     async def events(self, job_id: str, after: str = "0") -> AsyncIterator[JobEvent]:
         broker.resume_point(after)
@@ -178,8 +191,8 @@ class RedisBroker:
         return LeaseState(state.decode())
 
     async def finish(self, claim: Claim, finish: Finish) -> bool:
-        measured = int(finish.reason in ("stop", "length"))
-        return bool(await self._calls.run("finish", claim.job.id, claim.attempt, encode(finish), measured))
+        args = claim.job.id, claim.attempt, encode(finish), int(finish.reason in ("stop", "length"))
+        return bool(await self._calls.run("finish", *args, keys=self._keys.of_answers()))
 
     async def release(self, claim: Claim) -> bool:
         return bool(await self._calls.run("release", claim.job.id, claim.attempt))
