@@ -5,23 +5,32 @@ Knows the broker, not HTTP. Used by `gateway`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from visionchat_serve.broker import Broker, unknown_job
+from visionchat_serve.broker import Broker, Reuse, unknown_job
 from visionchat_serve.errors import QueueFull
-from visionchat_serve.messages import ChatJob, Idempotency
+from visionchat_serve.messages import ChatJob, Idempotency, Submitted
 from visionchat_serve.place import place_at_the_end
-from visionchat_serve.source import Job, LastingJob, Source
+from visionchat_serve.source import Job, LastingJob, SharedJob, Source
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A checked request. `reuse`: which answers of others will do."""
+
+    job: ChatJob
+    images: tuple[bytes, ...]
+    once: Idempotency | None = None
+    reuse: Reuse = Reuse.NOTHING
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """`job` is whose answer it is. `replayed`: an earlier request with the same idempotency key made it."""
+    """`job` is whose answer comes from `source`; `how` as in `Submitted`."""
 
     job: ChatJob
     source: Source
-    replayed: bool = False
+    how: str
 
 
 class Acceptance:
@@ -30,17 +39,24 @@ class Acceptance:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    async def chat(self, job: ChatJob, images: Sequence[bytes], once: Idempotency | None) -> Accepted:
+    async def chat(self, request: Request) -> Accepted:
         """Somebody waits for the answer. Raises what `Broker.submit` raises."""
-        job_id = await self.submit(job, images, once)
-        if once is None:
-            return Accepted(job, Job(self._broker, job_id))
-        return Accepted(await self._asked(job_id), LastingJob(self._broker, job_id), replayed=job_id != job.id)
+        submitted = await self.submit(request)
+        own = submitted.job_id == request.job.id
+        job = request.job if own else await self._asked(submitted.job_id)
+        return Accepted(job, self._source(request, submitted.job_id), submitted.how)
 
-    async def submit(self, job: ChatJob, images: Sequence[bytes], once: Idempotency | None) -> str:
-        """The id of the job that stands for the request. Raises what `Broker.submit` raises."""
+    def _source(self, request: Request, job_id: str) -> Source:
+        if request.once is not None:
+            return LastingJob(self._broker, job_id)
+        if request.reuse is Reuse.SHARE:
+            return SharedJob(self._broker, job_id, client=request.job.id)
+        return Job(self._broker, job_id)
+
+    async def submit(self, request: Request) -> Submitted:
+        """Raises what `Broker.submit` raises."""
         try:
-            return await self._broker.submit(job, images, once)
+            return await self._broker.ask(request.job, request.images, request.once, request.reuse)
         except QueueFull as full:
             full.details = place_at_the_end(await self._broker.load()).body()
             raise

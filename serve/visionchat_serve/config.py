@@ -51,6 +51,8 @@ class Settings(BaseModel):
     max_wait_seconds: float = Field(600, gt=0, description="estimated wait above which requests get 429")
     rate_per_minute: int = Field(0, ge=0, description="requests a minute of one API key; 0: no limit")
     max_open_requests: int = Field(0, ge=0, description="unanswered requests of one API key; 0: no limit")
+    cache_ttl_seconds: float = Field(3600, ge=0, description="how long an answer serves the same request; 0: never")
+    cache_max_bytes: int = Field(16 << 20, ge=1024, description="memory for such answers; the oldest make room")
     result_ttl_seconds: float = Field(900, gt=0, description="how long an answer is kept")
     request_timeout_seconds: float = Field(600, gt=0, description="deadline of a request, waiting included")
     stuck_seconds: float = Field(180, gt=0, description="a model step longer than this gets the replica restarted")

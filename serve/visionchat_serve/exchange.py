@@ -60,7 +60,8 @@ class Exchange:
                         yield text
                     self._check_deadline()
         finally:
-            await self._close()
+            if self._answer.finish is None:
+                await self._let_go()
 
     def _note_text(self) -> None:
         self.last_text_at = time.monotonic()
@@ -70,13 +71,13 @@ class Exchange:
         if self._answer.finish is None and time.time() > self.job.deadline_at + GRACE.total_seconds():
             raise JobTimedOut("no replica answered before the request's deadline; ask again later")
 
-    async def _close(self) -> None:
+    async def _let_go(self) -> None:
         # Shielded: in a request that is itself being cancelled, a plain await here would be cancelled too.
-        await asyncio.shield(asyncio.ensure_future(self._try_close()))
+        await asyncio.shield(asyncio.ensure_future(self._try_let_go()))
 
-    async def _try_close(self) -> None:
+    async def _try_let_go(self) -> None:
         try:
-            await (self._source.left() if self._answer.finish is None else self._source.ended())
+            await self._source.left()
         except Unavailable:
             return  # the queue is away; the job's deadline ends it
 

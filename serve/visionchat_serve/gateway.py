@@ -22,8 +22,11 @@ from fastapi.responses import JSONResponse, StreamingResponse
 
 from visionchat_serve import metrics
 from visionchat_serve.acceptance import Acceptance
+from visionchat_serve.acceptance import Request as Checked
 from visionchat_serve.api_keys import ApiKeys
-from visionchat_serve.broker import Broker
+from visionchat_serve.broker import Broker, Reuse
+from visionchat_serve.cache_key import HEADER as CACHE
+from visionchat_serve.cache_key import cache_key, model_names, read_cache_control
 from visionchat_serve.completions import DONE, ChunkEncoder, completion_body, error_event
 from visionchat_serve.config import Settings
 from visionchat_serve.errors import NotFound, Unauthorised, VisionChatError
@@ -77,29 +80,52 @@ class Gateway:
 
     async def chat(self, request: Request) -> Response:
         """Read, check, submit, then answer in the form that was asked for."""
-        asked, job, images, idempotency = await self._read(request, ChatCompletionRequest)
-        accepted = await self._acceptance.chat(job, images, idempotency)
+        asked, checked = await self._read(request, ChatCompletionRequest, Reuse.SHARE)
+        accepted = await self._acceptance.chat(checked)
+        told = self._told(checked, accepted.how)
         exchange = Exchange(accepted.job, accepted.source)
         response = await (self._stream(exchange, asked) if asked.stream else self._whole(exchange))
-        if accepted.replayed:
-            response.headers[REPLAYED] = "true"
+        response.headers.update(told)
         return response
 
-    async def create_job(self, request: Request) -> tuple[str, bool]:
-        """Read, check, submit; the id of the job that stands for the request, and whether an earlier one made it."""
-        asked, job, images, idempotency = await self._read(request, JobRequest)
-        job = replace(job, id=f"job-{uuid.uuid4().hex}", priority=asked.priority, metadata=asked.metadata or {})
-        job_id = await self._acceptance.submit(job, images, idempotency)
-        return job_id, job_id != job.id
+    async def create_job(self, request: Request) -> tuple[str, dict[str, str]]:
+        """Read, check, submit; the id of the job that stands for the request, and headers that say how it came."""
+        asked, checked = await self._read(request, JobRequest, Reuse.ANSWER)
+        job_id, metadata = f"job-{uuid.uuid4().hex}", asked.metadata or {}
+        job = replace(checked.job, id=job_id, priority=asked.priority, metadata=metadata)
+        submitted = await self._acceptance.submit(replace(checked, job=job))
+        return submitted.job_id, self._told(checked, submitted.how)
 
-    async def _read(
-        self, request: Request, form: type[Body]
-    ) -> tuple[Body, ChatJob, tuple[bytes, ...], Idempotency | None]:
+    async def _read(self, request: Request, form: type[Body], reuse: Reuse) -> tuple[Body, Checked]:
+        """The request as it was asked and as it goes on; `reuse` is what it may be answered by at most."""
         key = read_key(request.headers.getlist(HEADER))
         body = await read_body(request, self.settings.max_body_bytes)
         asked, job, images = await self._apart(read_request, body, self.settings, form)
-        once = Idempotency(key, await self._apart(fingerprint, request.url.path, body)) if key is not None else None
-        return asked, replace(job, owner=request.state.owner), images, once
+        job = replace(job, owner=request.state.owner)
+        once = None
+        if key is not None:
+            once = Idempotency(key, await self._apart(fingerprint, request.url.path, body))
+            reuse = Reuse.ANSWER  # a job of one's own, which goes on when its client leaves
+        use = read_cache_control(request.headers.get("cache-control", ""))
+        if use.stores and asked.is_deterministic:
+            job = replace(job, cache_key=await self._cache_key(job, images))
+        return asked, Checked(job, images, once, reuse if job.cache_key and use.reads else Reuse.NOTHING)
+
+    async def _cache_key(self, job: ChatJob, images: tuple[bytes, ...]) -> str:
+        """ "" when nothing is kept, or nobody is there whose answer it would be."""
+        models = model_names(await self.broker.reports()) if self.settings.cache_ttl_seconds > 0 else ()
+        return str(await self._apart(cache_key, job, images, models)) if models else ""
+
+    def _told(self, checked: Checked, how: str) -> dict[str, str]:
+        """Headers that say where the answer comes from."""
+        if how == "known":
+            return {REPLAYED: "true"}
+        if not checked.job.cache_key:
+            cache = "uncacheable"
+        else:
+            cache = {"accepted": "miss" if checked.reuse is not Reuse.NOTHING else "bypass"}.get(how, how)
+        self.metrics.cache.labels(cache).inc()
+        return {CACHE: cache}
 
     async def _apart(self, work: Callable[..., Any], *args: Any) -> Any:
         """What computes for long would block everybody else in the event loop."""

@@ -20,7 +20,6 @@ from visionchat_serve.errors import VisionChatError
 from visionchat_serve.following import START, Following, Update
 from visionchat_serve.gateway import Gateway
 from visionchat_serve.http_edge import bearer_key, body_schema, headers_of
-from visionchat_serve.idempotency import REPLAYED
 from visionchat_serve.job_bodies import JobRequest
 
 JobId = Annotated[str, Path(max_length=128, description="the `id` of a job")]
@@ -41,10 +40,9 @@ def add_jobs(v1: APIRouter, gateway: Gateway, errors: Mapping[int | str, dict[st
     @v1.post("/jobs", status_code=202, openapi_extra=body, responses=errors, tags=["jobs"])
     async def create_job(request: Request) -> Response:
         """Accept a chat as a job, to be answered whatever happens to this connection."""
-        job_id, replayed = await gateway.create_job(request)
+        job_id, headers = await gateway.create_job(request)
         job = await jobs.look(gateway.broker, request.state.owner, job_id)
-        headers = {"Location": f"/v1/jobs/{job_id}"} | ({REPLAYED: "true"} if replayed else {})
-        return JSONResponse(job, 202, headers)
+        return JSONResponse(job, 202, {"Location": f"/v1/jobs/{job_id}", **headers})
 
     @v1.get("/jobs", responses=found, tags=["jobs"])
     async def list_jobs(

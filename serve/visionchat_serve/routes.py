@@ -18,14 +18,20 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from visionchat_serve import __version__
 from visionchat_serve.broker import Broker
+from visionchat_serve.cache_key import HEADER as CACHE
 from visionchat_serve.config import Settings
 from visionchat_serve.errors import EngineFailure, InvalidRequest, NotFound, VisionChatError
 from visionchat_serve.gateway import Gateway
 from visionchat_serve.http_edge import CommonHeaders, body_schema, headers_of
+from visionchat_serve.idempotency import HEADER as IDEMPOTENCY_KEY
+from visionchat_serve.idempotency import REPLAYED
 from visionchat_serve.job_routes import add_jobs, job_sockets
 from visionchat_serve.schemas import ChatCompletionRequest
 
 log = logging.getLogger(__name__)
+
+ALLOWED_HEADERS = "Authorization", "Content-Type", "X-Request-Id", IDEMPOTENCY_KEY, "Last-Event-ID", "Cache-Control"
+EXPOSED_HEADERS = "X-Request-Id", "Retry-After", "Location", REPLAYED, CACHE
 
 BearerKey = Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))]
 
@@ -42,8 +48,8 @@ def create_app(settings: Settings, connect: Callable[[], Broker]) -> FastAPI:
             CORSMiddleware,
             allow_origins=settings.cors_origins,
             allow_methods=["GET", "POST", "DELETE"],
-            allow_headers=["Authorization", "Content-Type", "X-Request-Id"],
-            expose_headers=["X-Request-Id", "Retry-After"],
+            allow_headers=[*ALLOWED_HEADERS],
+            expose_headers=[*EXPOSED_HEADERS],
         )
     app.add_middleware(CommonHeaders)
     return app

@@ -99,6 +99,11 @@ class ChatCompletionRequest(_Body):
     prompt_cache_key: str | None = None
 
     @property
+    def is_deterministic(self) -> bool:
+        """Whether asking again gives the same answer."""
+        return self.temperature == 0 or self.seed is not None
+
+    @property
     def stops(self) -> tuple[str, ...]:
         """The stop strings, empty ones left out."""
         given = [self.stop] if isinstance(self.stop, str) else (self.stop or [])

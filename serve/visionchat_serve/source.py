@@ -21,9 +21,6 @@ class Source(Protocol):
     async def left(self) -> None:
         """The client went away, or the answer ended badly."""
 
-    async def ended(self) -> None:
-        """The answer came to its good end."""
-
 
 class Job:
     """A job that is answered for this client alone: without the client it is cancelled."""
@@ -38,12 +35,20 @@ class Job:
     async def left(self) -> None:
         await self._broker.cancel(self._job_id)
 
-    async def ended(self) -> None:
-        return
-
 
 class LastingJob(Job):
     """A job that its client may come back for, by an idempotency key: it goes on."""
 
     async def left(self) -> None:
         return
+
+
+class SharedJob(Job):
+    """A job that several clients may wait for: it is cancelled when the last of them has gone."""
+
+    def __init__(self, broker: Broker, job_id: str, client: str) -> None:
+        super().__init__(broker, job_id)
+        self._client = client
+
+    async def left(self) -> None:
+        await self._broker.let_go(self._job_id, self._client)
