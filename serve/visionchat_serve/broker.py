@@ -31,6 +31,7 @@ from visionchat_serve.messages import (
     QueueLoad,
     ReplicaReport,
     Submitted,
+    TokenLogprob,
 )
 
 
@@ -117,11 +118,13 @@ class Broker(Protocol):
     async def renew(self, consumer: str, claims: Sequence[Claim]) -> list[LeaseState]:
         """Extend the leases, one state per claim in the same order."""
 
-    async def publish(self, claim: Claim, index: int, text: str) -> LeaseState:
+    async def publish(
+        self, claim: Claim, index: int, text: str, choice: int = 0, logprobs: tuple[TokenLogprob, ...] = ()
+    ) -> LeaseState:
         """Append a piece of answer to the job's result stream; CANCELLED and LOST: nothing was written.
 
-        `index` counts from 0. One that was written already is not written again. A gap means that the queue
-        forgot a piece (a crash of its machine): LOST, because this answer cannot become whole any more.
+        `index` counts from 0, over all choices. One that was written already is not written again. A gap means that
+        the queue forgot a piece (a crash of its machine): LOST, because this answer cannot become whole any more.
         """
 
     async def finish(self, claim: Claim, finish: Finish) -> bool:

@@ -7,10 +7,12 @@ bytes out.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from visionchat_serve.answer import Choice, Piece
 from visionchat_serve.errors import VisionChatError
-from visionchat_serve.messages import ChatJob, Finish, Usage
+from visionchat_serve.messages import ChatJob, Finish, TokenLogprob, Usage
 
 DONE = b"data: [DONE]\n\n"
 
@@ -24,22 +26,34 @@ def usage_body(usage: Usage) -> dict[str, Any]:
     }
 
 
-def completion_body(job: ChatJob, text: str, finish: Finish) -> dict[str, Any]:
+def completion_body(job: ChatJob, choices: Mapping[int, Choice], finish: Finish) -> dict[str, Any]:
     """`chat.completion`."""
-    choice = {
-        "index": 0,
-        "message": {"role": "assistant", "content": text, "refusal": None},
-        "logprobs": None,
-        "finish_reason": finish.reason,
-    }
     return {
         "id": job.id,
         "object": "chat.completion",
         "created": int(job.created_at),
         "model": job.model,
-        "choices": [choice],
+        "choices": [_choice_body(job, i, choices[i], reason) for i, reason in enumerate(finish.reasons)],
         "usage": usage_body(finish.usage),
     }
+
+
+def _choice_body(job: ChatJob, index: int, choice: Choice, reason: str) -> dict[str, Any]:
+    asked = job.sampling.logprobs is not None
+    return {
+        "index": index,
+        "message": {"role": "assistant", "content": choice.text, "refusal": None},
+        "logprobs": _logprobs_body(choice.logprobs) if asked else None,
+        "finish_reason": reason,
+    }
+
+
+def _logprobs_body(logprobs: Iterable[TokenLogprob]) -> dict[str, Any]:
+    return {"content": [_token(t) | {"top_logprobs": [_token(o) for o in t.top]} for t in logprobs], "refusal": None}
+
+
+def _token(token: TokenLogprob) -> dict[str, Any]:
+    return {"token": token.token, "logprob": token.logprob, "bytes": list(token.data)}
 
 
 class ChunkEncoder:
@@ -52,22 +66,25 @@ class ChunkEncoder:
             "created": int(job.created_at),
             "model": job.model,
         }
+        self._choices = range(job.sampling.n)
         self._head = f"data: {json.dumps(head)[:-1]}, "
         # With include_usage OpenAI sends `"usage": null` in all chunks but the last.
         self._tail = ', "usage": null}\n\n' if include_usage else "}\n\n"
 
-    def _choice(self, delta: str, finish_reason: str = "null") -> bytes:
-        choice = f'"choices": [{{"index": 0, "delta": {delta}, "logprobs": null, "finish_reason": {finish_reason}}}]'
-        return (self._head + choice + self._tail).encode()
+    def _choice(self, index: int, delta: str, finish_reason: str = "null", logprobs: str = "null") -> bytes:
+        rest = f'"delta": {delta}, "logprobs": {logprobs}, "finish_reason": {finish_reason}'
+        return (self._head + f'"choices": [{{"index": {index}, {rest}}}]' + self._tail).encode()
 
     def start(self) -> bytes:
-        return self._choice('{"role": "assistant", "content": ""}')
+        return b"".join(self._choice(index, '{"role": "assistant", "content": ""}') for index in self._choices)
 
-    def text(self, text: str) -> bytes:
-        return self._choice(f'{{"content": {json.dumps(text)}}}')
+    def piece(self, piece: Piece) -> bytes:
+        delta = f'{{"content": {json.dumps(piece.text)}}}'
+        logprobs = json.dumps(_logprobs_body(piece.logprobs)) if piece.logprobs else "null"
+        return self._choice(piece.choice, delta, logprobs=logprobs)
 
     def end(self, finish: Finish) -> bytes:
-        return self._choice("{}", json.dumps(finish.reason))
+        return b"".join(self._choice(i, "{}", json.dumps(reason)) for i, reason in enumerate(finish.reasons))
 
     def usage(self, finish: Finish) -> bytes:
         return (self._head + f'"choices": [], "usage": {json.dumps(usage_body(finish.usage))}}}\n\n').encode()

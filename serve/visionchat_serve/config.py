@@ -42,7 +42,9 @@ class Settings(BaseModel):
     api_keys_file: Path | None = Field(None, description="file with hashed API keys; default: everybody may ask")
     cors_origins: tuple[str, ...] = Field((), description="web origins whose pages may ask, `*` for all")
 
-    redis_url: str | None = Field(None, description="redis://, rediss:// or unix://; default: an embedded server")
+    redis_url: str | None = Field(
+        None, description="redis://, rediss://, unix:// or redis+sentinel://; default: an embedded one"
+    )
     namespace: str = Field("default", pattern=r"^[A-Za-z0-9._-]{1,64}$", description="separates queues in one Redis")
     data_dir: Path | None = Field(None, description="where the embedded Redis keeps its data")
     lease_seconds: float = Field(10, gt=0, description="a silent replica loses its job after this long")

@@ -21,11 +21,11 @@ from visionchat_serve.messages import Usage
 
 log = logging.getLogger(__name__)
 
-OnOutput = Callable[[EngineOutput, VisionChatError | None], None]
+OnOutput = Callable[[EngineOutput], None]
 
 
 class EngineThread:
-    """Loads, warms and runs an engine until `stop`. `on_output(output, error)` is called in `loop`, in order.
+    """Loads, warms and runs an engine until `stop`. `on_output(output)` is called in `loop`, in order.
 
     An error comes with a last output (`finish="error"`). An engine that raises in `step` is broken: all its
     requests end with `EngineFailure`, `failure` is set, and nothing more is accepted.
@@ -101,7 +101,7 @@ class EngineThread:
             outputs = self._engine.step()
             self._step_began = None
             if outputs:
-                self._deliver([(output, None) for output in outputs])
+                self._deliver(outputs)
         self._engine.close()
 
     def _take_inbox(self) -> bool:
@@ -125,22 +125,21 @@ class EngineThread:
             self._engine.add(request)
             self._open.add(request.id)
         except VisionChatError as error:
-            self._deliver([(EngineOutput(request.id, "", Usage(), "error"), error)])
+            self._deliver([EngineOutput(request.id, "", Usage(), "error", error=error)])
 
     def _fail(self, error: Exception) -> None:
         self.failure = error
         with self._wake:
             waiting = {item.id for item in self._inbox if isinstance(item, EngineRequest)}
-        message = "the model failed while answering; the replica restarts, ask again"
-        failed = [EngineOutput(i, "", Usage(), "error") for i in sorted(self._open | waiting)]
-        self._deliver([(output, EngineFailure(message)) for output in failed])
+        told = EngineFailure("the model failed while answering; the replica restarts, ask again")
+        self._deliver([EngineOutput(i, "", Usage(), "error", error=told) for i in sorted(self._open | waiting)])
 
-    def _deliver(self, results: list[tuple[EngineOutput, VisionChatError | None]]) -> None:
-        for output, _ in results:
+    def _deliver(self, outputs: list[EngineOutput]) -> None:
+        for output in outputs:
             if output.finish is not None:
                 self._open.discard(output.request_id)
-        self._loop.call_soon_threadsafe(self._hand_out, results)
+        self._loop.call_soon_threadsafe(self._hand_out, outputs)
 
-    def _hand_out(self, results: list[tuple[EngineOutput, VisionChatError | None]]) -> None:
-        for output, error in results:
-            self._on_output(output, error)
+    def _hand_out(self, outputs: list[EngineOutput]) -> None:
+        for output in outputs:
+            self._on_output(output)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import aclosing
 from datetime import timedelta
 from typing import TypeVar
 
-from visionchat_serve.answer import Answer
+from visionchat_serve.answer import Answer, Choice, Piece
 from visionchat_serve.errors import JobTimedOut, Unavailable
 from visionchat_serve.messages import ChatJob, Finish
 from visionchat_serve.source import Source
@@ -37,9 +37,9 @@ class Exchange:
         self._answer = Answer()
 
     @property
-    def text(self) -> str:
-        """The answer so far."""
-        return self._answer.text
+    def choices(self) -> Mapping[int, Choice]:
+        """The answers so far, by index."""
+        return self._answer.choices
 
     @property
     def finish(self) -> Finish:
@@ -47,17 +47,17 @@ class Exchange:
         assert self._answer.finish is not None
         return self._answer.finish
 
-    async def deltas(self, pauses: Iterator[timedelta]) -> AsyncGenerator[str | None, None]:
-        """New text as it comes, None after a pause without any. Raises what ended the job, if not well."""
+    async def deltas(self, pauses: Iterator[timedelta]) -> AsyncGenerator[Piece | None, None]:
+        """What is new as it comes, None after a pause without any. Raises what ended the job, if not well."""
         events = self._source.events()
         try:
             async with aclosing(with_pauses(events, pauses)) as paced:
                 async for event in paced:
-                    text = self._answer.feed(event) if event is not None else None
-                    if text:
+                    piece = self._answer.feed(event) if event is not None else None
+                    if piece:
                         self._note_text()
-                    if text or event is None:
-                        yield text
+                    if piece or event is None:
+                        yield piece
                     self._check_deadline()
         finally:
             if self._answer.finish is None:

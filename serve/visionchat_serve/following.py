@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from visionchat_serve.answer import Answer, failure
+from visionchat_serve.answer import Answer, Piece, failure
 from visionchat_serve.broker import Broker, resume_point
 from visionchat_serve.errors import InvalidRequest, VisionChatError
 from visionchat_serve.exchange import with_pauses
@@ -53,12 +53,12 @@ class Telling:
     def tell(self, event: JobEvent) -> Update | None:
         """None for an event that brings nothing, as one that repeats what was told."""
         try:
-            text = self._answer.feed(event)
+            piece = self._answer.feed(event)
         except VisionChatError as error:
             return self._failed(event, error)
         if isinstance(event.value, Finish):
             return self._end(event.id, event.value)
-        return Update("text", {"text": text}, event.id) if text else None
+        return Update("text", _text_body(piece), event.id) if piece.text else None
 
     def _end(self, event_id: str, finish: Finish) -> Update:
         return Update(status_after(finish), end_body(self._job_id, finish), event_id)
@@ -68,6 +68,11 @@ class Telling:
             return self._end(event.id, event.value)
         # The job may end well, but with another answer than was told so far: this stream cannot go on.
         return Update("failed", {"id": self._job_id, "status": "failed", **error.body()}, event.id)
+
+
+def _text_body(piece: Piece) -> dict[str, Any]:
+    """Of the second answer of a job and later ones also which it is."""
+    return {"text": piece.text, **({"choice": piece.choice} if piece.choice else {})}
 
 
 class Following:

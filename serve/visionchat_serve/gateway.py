@@ -23,6 +23,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from visionchat_serve import metrics
 from visionchat_serve.acceptance import Acceptance
 from visionchat_serve.acceptance import Request as Checked
+from visionchat_serve.answer import Piece
 from visionchat_serve.api_keys import ApiKeys
 from visionchat_serve.broker import Broker, Reuse
 from visionchat_serve.cache_key import HEADER as CACHE
@@ -136,12 +137,12 @@ class Gateway:
             async for _ in deltas:
                 pass
         self.metrics.observe(exchange)
-        return JSONResponse(completion_body(exchange.job, exchange.text, exchange.finish))
+        return JSONResponse(completion_body(exchange.job, exchange.choices, exchange.finish))
 
     async def _stream(self, exchange: Exchange, asked: ChatCompletionRequest) -> Response:
         deltas = exchange.deltas(chain([QUICK], repeat(SIGN_OF_LIFE)))
         try:
-            first = await anext(deltas, "")
+            first = await anext(deltas, Piece(""))
         except BaseException:
             await deltas.aclose()
             raise
@@ -152,21 +153,26 @@ class Gateway:
     async def _events(
         self,
         exchange: Exchange,
-        first: str | None,
-        deltas: AsyncGenerator[str | None, None],
+        first: Piece | None,
+        deltas: AsyncGenerator[Piece | None, None],
         chunks: ChunkEncoder,
         include_usage: bool,
     ) -> AsyncIterator[bytes]:
         async with aclosing(deltas):
             try:
-                yield chunks.start() + (await self._waiting(exchange) if first is None else chunks.text(first))
-                async for delta in deltas:
-                    yield chunks.text(delta) if delta else await self._waiting(exchange)
+                yield chunks.start() + await self._said(exchange, chunks, first)
+                async for piece in deltas:
+                    yield await self._said(exchange, chunks, piece)
                 yield (chunks.end(exchange.finish) + (chunks.usage(exchange.finish) if include_usage else b"") + DONE)
                 self.metrics.observe(exchange)
             except VisionChatError as error:
                 self.metrics.requests.labels(error.code).inc()
                 yield error_event(error)
+
+    async def _said(self, exchange: Exchange, chunks: ChunkEncoder, piece: Piece | None) -> bytes:
+        if piece is None:
+            return await self._waiting(exchange)
+        return chunks.piece(piece) if piece else b""
 
     async def _waiting(self, exchange: Exchange) -> bytes:
         """A comment for a stream that has nothing else to say: the job's place, as long as it has one."""

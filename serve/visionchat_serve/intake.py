@@ -6,6 +6,7 @@ found here and raised as one of `errors`, with the place in the body as `param`.
 
 from __future__ import annotations
 
+import json
 import secrets
 import time
 import uuid
@@ -13,8 +14,18 @@ import uuid
 from visionchat_serve.config import Settings
 from visionchat_serve.errors import ImageError, InvalidRequest, NotFound, VisionChatError
 from visionchat_serve.images import ImageLimits, decode_data_url, normalise
+from visionchat_serve.json_grammar import ANY_OBJECT, check_schema
 from visionchat_serve.messages import ChatJob, ImagePart, Message, Role, SamplingParams, TextPart
-from visionchat_serve.schemas import ChatCompletionRequest, ChatMessage, ImageUrl, Request, parse_as
+from visionchat_serve.schemas import (
+    ChatCompletionRequest,
+    ChatMessage,
+    ImageUrl,
+    JsonObjectFormat,
+    JsonSchemaFormat,
+    Request,
+    ResponseFormat,
+    parse_as,
+)
 
 
 def read_request(body: bytes, settings: Settings, form: type[Request]) -> tuple[Request, ChatJob, tuple[bytes, ...]]:
@@ -86,4 +97,20 @@ def _sampling(request: ChatCompletionRequest, settings: Settings) -> SamplingPar
         seed=request.seed if request.seed is not None else secrets.randbits(62),
         repetition_penalty=request.repetition_penalty,
         stop=request.stops,
+        presence_penalty=request.presence_penalty or 0.0,
+        frequency_penalty=request.frequency_penalty or 0.0,
+        logprobs=(request.top_logprobs or 0) if request.logprobs else None,
+        json_schema=_json_schema(request.response_format),
+        n=request.n or 1,
     )
+
+
+def _json_schema(wanted: ResponseFormat | None) -> str | None:
+    """The JSON Schema that the answer must keep to, as text."""
+    if isinstance(wanted, JsonObjectFormat):
+        return ANY_OBJECT
+    if not isinstance(wanted, JsonSchemaFormat):
+        return None
+    schema = json.dumps(wanted.json_schema.schema_)
+    check_schema(schema, "response_format.json_schema.schema")
+    return schema

@@ -52,7 +52,7 @@ def full_body(view: JobView, job: ChatJob, pace: float, events: Sequence[JobEven
     """`job_body` with the text so far and, at a good end, the completion."""
     answer = answer_of(events)
     done = view.finish if view.status == "succeeded" else None
-    completion = completion_body(job, answer.text, done) if done is not None else None
+    completion = completion_body(job, answer.choices, done) if done is not None else None
     return job_body(view, job, pace) | {"text": answer.text, "completion": completion}
 
 

@@ -26,6 +26,7 @@ from visionchat_serve.messages import (
     ReplicaReport,
     Submitted,
     TokenChunk,
+    TokenLogprob,
 )
 
 MINUTE = 60.0
@@ -243,7 +244,9 @@ class MemoryBroker:
                 self._jobs.extend(self._jobs.known[claim.job.id])
         return states
 
-    async def publish(self, claim: Claim, index: int, text: str) -> LeaseState:
+    async def publish(
+        self, claim: Claim, index: int, text: str, choice: int = 0, logprobs: tuple[TokenLogprob, ...] = ()
+    ) -> LeaseState:
         if (state := self._jobs.state(claim)) is not LeaseState.HELD:
             return state
         entry = self._jobs.known[claim.job.id]
@@ -251,7 +254,7 @@ class MemoryBroker:
             return LeaseState.LOST
         if index == entry.chunks:
             entry.chunks += 1
-            self._jobs.append(entry, TokenChunk(claim.job.id, claim.attempt, index, text))
+            self._jobs.append(entry, TokenChunk(claim.job.id, claim.attempt, index, text, choice, logprobs))
             self._wake()
         return state
 

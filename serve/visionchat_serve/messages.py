@@ -49,7 +49,9 @@ class SamplingParams:
     """How to choose tokens. None means: as the model's own `generation_config.json` says.
 
     `temperature` 0 is greedy. `top_k` 0 and `top_p` 1 are off. `seed` makes a sampled answer repeatable.
-    `stop` strings end the answer and are not part of it.
+    `stop` strings end the answer and are not part of it. `logprobs`: None for none, else how many other tokens to
+    tell beside the chosen one. `json_schema` is a JSON Schema as text that the answer must keep to. `n` answers are
+    wanted; the one with index i is drawn with `seed` + i.
     """
 
     max_tokens: int = 256
@@ -59,6 +61,11 @@ class SamplingParams:
     seed: int | None = None
     repetition_penalty: float | None = None
     stop: tuple[str, ...] = ()
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logprobs: int | None = None
+    json_schema: str | None = None
+    n: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,23 +124,54 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """How likely the model found a token: natural logarithm. `data` are its bytes, which need not be whole
+    characters; `top` are the likeliest tokens in its place, if they were asked for."""
+
+    token: str
+    logprob: float
+    data: tuple[int, ...]
+    top: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class TokenChunk:
-    """Text of one or more tokens. `index` counts the chunks of one attempt from 0."""
+    """Text of one or more tokens. `index` counts the chunks of one attempt from 0; `choice` is which of the job's
+    `n` answers they belong to. `logprobs` of these tokens, if the job asked for them."""
 
     job_id: str
     attempt: int
     index: int
     text: str
+    choice: int = 0
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkDetails:
+    """What most chunks do not have; kept apart so that those stay as small as their text."""
+
+    choice: int = 0
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The end of a job. With reason "error", `error_code` is an `errors` code and `message` is for people."""
+    """The end of a job. With reason "error", `error_code` is an `errors` code and `message` is for people.
+
+    Of a job with several answers, `reason` is the first one's, `others` those of the rest.
+    """
 
     reason: FinishReason
     usage: Usage = field(default_factory=Usage)
     error_code: str | None = None
     message: str | None = None
+    others: tuple[FinishReason, ...] = ()
+
+    @property
+    def reasons(self) -> tuple[FinishReason, ...]:
+        """One for each answer."""
+        return (self.reason, *self.others)
 
 
 @dataclass(frozen=True, slots=True)

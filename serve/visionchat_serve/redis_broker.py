@@ -18,6 +18,7 @@ from visionchat_serve import broker
 from visionchat_serve.broker import BrokerPolicy, LeaseState, Reuse
 from visionchat_serve.messages import (
     ChatJob,
+    ChunkDetails,
     Claim,
     Finish,
     Idempotency,
@@ -27,6 +28,7 @@ from visionchat_serve.messages import (
     ReplicaReport,
     Submitted,
     TokenChunk,
+    TokenLogprob,
     decode,
     encode,
 )
@@ -58,7 +60,7 @@ class RedisBroker:
 
     @classmethod
     def from_url(cls, url: str, namespace: str, policy: BrokerPolicy | None = None) -> RedisBroker:
-        """The queue `namespace` at `redis://`, `rediss://` or `unix://`; connects with the first call."""
+        """The queue `namespace` at an address as in `redis_address`; connects with the first call."""
         return cls(RedisLink(url), namespace, policy)
 
     # --- the gateway's side ---
@@ -186,8 +188,11 @@ class RedisBroker:
         states = await self._calls.run_each("renew", [(c.job.id, c.attempt) for c in claims])
         return [LeaseState(state.decode()) for state in states]
 
-    async def publish(self, claim: Claim, index: int, text: str) -> LeaseState:
-        state = await self._calls.run("publish", claim.job.id, claim.attempt, index, text)
+    async def publish(
+        self, claim: Claim, index: int, text: str, choice: int = 0, logprobs: tuple[TokenLogprob, ...] = ()
+    ) -> LeaseState:
+        more = ("more", encode(ChunkDetails(choice, logprobs))) if choice or logprobs else ()
+        state = await self._calls.run("publish", claim.job.id, claim.attempt, index, text, *more)
         return LeaseState(state.decode())
 
     async def finish(self, claim: Claim, finish: Finish) -> bool:
@@ -214,5 +219,7 @@ def _event(job_id: str, entry_id: bytes, fields: dict[bytes, bytes]) -> JobEvent
     attempt = int(fields[b"attempt"])
     if b"finish" in fields:
         return JobEvent(entry_id.decode(), attempt, decode(Finish, fields[b"finish"]))
-    chunk = TokenChunk(job_id, attempt, int(fields[b"index"]), fields[b"text"].decode())
+    more = decode(ChunkDetails, fields[b"more"]) if b"more" in fields else ChunkDetails()
+    text = fields[b"text"].decode()
+    chunk = TokenChunk(job_id, attempt, int(fields[b"index"]), text, more.choice, more.logprobs)
     return JobEvent(entry_id.decode(), attempt, chunk)

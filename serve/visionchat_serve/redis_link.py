@@ -32,6 +32,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from visionchat_serve.errors import ConfigError, Unavailable
+from visionchat_serve.redis_address import clients
 
 REPLY_TIMEOUT = timedelta(seconds=5)  # longer than any wait that is asked of Redis
 CONNECT_TIMEOUT = timedelta(seconds=3)
@@ -53,11 +54,11 @@ _UNAVAILABLE_WORDS = ("OOM ", "READONLY", "MISCONF", "MASTERDOWN", "CLUSTERDOWN"
 
 
 class RedisLink:
-    """One pool of connections to one Redis."""
+    """One pool of connections to one Redis, or to the master that Sentinels name."""
 
     def __init__(self, url: str) -> None:
         try:
-            self._redis: Redis = Redis.from_url(
+            self._redis, self._sentinels = clients(
                 url,
                 socket_timeout=REPLY_TIMEOUT.total_seconds(),
                 socket_connect_timeout=CONNECT_TIMEOUT.total_seconds(),
@@ -132,7 +133,8 @@ class RedisLink:
             task.cancel()
         if self._running:
             await asyncio.wait(set(self._running))
-        await self._redis.aclose()
+        for client in (self._redis, *self._sentinels):
+            await client.aclose()
 
     @contextmanager
     def _failures_named(self) -> Iterator[None]:

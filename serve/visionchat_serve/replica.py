@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import ParamSpec, TypeVar
 
@@ -21,7 +21,7 @@ from visionchat_serve.broker import Broker, LeaseState
 from visionchat_serve.engine_thread import EngineThread
 from visionchat_serve.engines.protocol import Engine, EngineOutput, EngineRequest
 from visionchat_serve.errors import EngineFailure, Unavailable, VisionChatError
-from visionchat_serve.messages import Claim, Finish, ReplicaReport, Usage
+from visionchat_serve.messages import Claim, Finish, FinishReason, ReplicaReport, TokenLogprob, Usage
 
 log = logging.getLogger(__name__)
 
@@ -36,12 +36,50 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class _Running:
-    """A claimed job while the engine works on it."""
+    """A claimed job while the engine works on it: one engine request for each of the answers that were asked for."""
 
     claim: Claim
-    outbox: asyncio.Queue[tuple[EngineOutput, VisionChatError | None]] = field(default_factory=asyncio.Queue)
-    usage: Usage = field(default_factory=Usage)
+    outbox: asyncio.Queue[EngineOutput] = field(default_factory=asyncio.Queue)
+    usages: dict[str, Usage] = field(default_factory=dict)  # by request id
+    reasons: dict[str, FinishReason] = field(default_factory=dict)
+    error: VisionChatError | None = None
     delivery: asyncio.Task[None] | None = None
+
+    @property
+    def request_ids(self) -> list[str]:
+        """In the order of the answers."""
+        return [f"{self.claim.job.id}#{choice}" for choice in range(self.claim.job.sampling.n)]
+
+    def requests(self) -> Iterator[EngineRequest]:
+        """Same question, another seed for each answer."""
+        job = self.claim.job
+        for choice, request_id in enumerate(self.request_ids):
+            seed = None if job.sampling.seed is None else job.sampling.seed + choice
+            yield EngineRequest(request_id, job.messages, self.claim.images, replace(job.sampling, seed=seed, n=1))
+
+    def take(self, output: EngineOutput) -> None:
+        """Note what the engine said; the delivery reads the outbox."""
+        self.usages[output.request_id] = output.usage
+        self.error = self.error or output.error
+        if output.finish is not None:
+            self.reasons[output.request_id] = output.finish
+        self.outbox.put_nowait(output)
+
+    @property
+    def usage(self) -> Usage:
+        """The prompt counts once, what was written counts for every answer."""
+        usages = list(self.usages.values()) or [Usage()]
+        return replace(usages[0], completion_tokens=sum(usage.completion_tokens for usage in usages))
+
+    @property
+    def finish(self) -> Finish | None:
+        """The job's end, as soon as one answer failed or all are complete."""
+        if self.error is not None:
+            return Finish("error", self.usage, self.error.code, self.error.message)
+        if len(self.reasons) < self.claim.job.sampling.n:
+            return None
+        first, *others = (self.reasons[request_id] for request_id in self.request_ids)
+        return Finish(first, self.usage, others=tuple(others))
 
     def stop_delivery(self) -> None:
         assert self.delivery is not None
@@ -126,7 +164,7 @@ class Replica:
 
     async def _claim_loop(self) -> None:
         while not self._stopping.is_set() and self._thread.failure is None:
-            room = self._engine.max_running - len(self._running)
+            room = self._engine.max_running - sum(one.claim.job.sampling.n for one in self._running.values())
             if room <= 0:
                 self._slot_free.clear()
                 await self._slot_free.wait()
@@ -139,16 +177,16 @@ class Replica:
             await self._broker.release(claim)
             return
         running = self._running[claim.job.id] = _Running(claim)
-        job = claim.job
-        self._thread.add(EngineRequest(job.id, job.messages, claim.images, job.sampling))
+        for request in running.requests():
+            self._thread.add(request)
         running.delivery = asyncio.create_task(self._deliver(running))
         self._deliveries.add(running.delivery)
         running.delivery.add_done_callback(self._deliveries.discard)
 
-    def _on_output(self, output: EngineOutput, error: VisionChatError | None) -> None:
-        running = self._running.get(output.request_id)
+    def _on_output(self, output: EngineOutput) -> None:
+        running = self._running.get(output.request_id.rpartition("#")[0])
         if running is not None:
-            running.outbox.put_nowait((output, error))
+            running.take(output)
 
     # --- from the engine to the result stream ---
 
@@ -157,43 +195,31 @@ class Replica:
         claim = running.claim
         index, sent_at = 0, float("-inf")
         while True:
-            text, last, error = await self._gather(running, until=sent_at + BATCH.total_seconds())
-            if text:
-                state = await self._until_queue_answers(self._broker.publish, claim, index, text)
+            outputs = await self._gather(running, until=sent_at + BATCH.total_seconds())
+            finish = running.finish if running.outbox.empty() else None
+            for choice, text, logprobs in _pieces(outputs):
+                state = await self._until_queue_answers(self._broker.publish, claim, index, text, choice, logprobs)
                 index, sent_at = index + 1, time.monotonic()
                 if state is not LeaseState.HELD:
                     await self._give_up(running, state)
                     return
-            if last is not None:
-                finish = _finish_of(last, error)
-                self._free(running)
-                await self._until_queue_answers(self._broker.finish, claim, finish)
+            if finish is not None and running.error is not None:
+                await self._abandon(running, finish)  # other answers may still be in work
+                return
+            if finish is not None:
+                await self._end(running, finish)
                 return
 
-    async def _gather(self, running: _Running, until: float) -> tuple[str, EngineOutput | None, VisionChatError | None]:
-        """Text that comes until `until` (monotonic seconds), at least one output; and the last output if it came."""
-        pieces: list[str] = []
-        while True:
-            output, error = await self._next_output(running, None if not pieces else until)
-            if output is None:
-                return "".join(pieces), None, None
-            running.usage = output.usage
-            pieces.append(output.text)
-            if output.finish is not None:
-                return "".join(pieces), output, error
-            if time.monotonic() >= until and running.outbox.empty():
-                return "".join(pieces), None, None
-
-    async def _next_output(
-        self, running: _Running, until: float | None
-    ) -> tuple[EngineOutput | None, VisionChatError | None]:
-        if until is None or not running.outbox.empty():
-            return await running.outbox.get()
-        try:
-            async with asyncio.timeout(max(0.0, until - time.monotonic())):
-                return await running.outbox.get()
-        except TimeoutError:
-            return None, None
+    async def _gather(self, running: _Running, until: float) -> list[EngineOutput]:
+        """At least one output, and all that come until `until` (monotonic seconds) or the job's end."""
+        outputs = [await running.outbox.get()]
+        while not running.outbox.empty() or (running.finish is None and time.monotonic() < until):
+            try:
+                async with asyncio.timeout(max(0.0, until - time.monotonic())):
+                    outputs.append(await running.outbox.get())
+            except TimeoutError:
+                break
+        return outputs
 
     async def _give_up(self, running: _Running, state: LeaseState) -> None:
         """The client left, or another replica has the job."""
@@ -203,14 +229,15 @@ class Replica:
 
     async def _abandon(self, running: _Running, told: Finish | None) -> None:
         """Stop the engine's work on a job, free its place, and end the job with `told` if it is still ours."""
-        self._thread.abort(running.claim.job.id)
-        self._free(running)
-        if told is not None:
-            await self._until_queue_answers(self._broker.finish, running.claim, told)
+        for request_id in running.request_ids:
+            self._thread.abort(request_id)
+        await self._end(running, told)
 
-    def _free(self, running: _Running) -> None:
+    async def _end(self, running: _Running, told: Finish | None) -> None:
         self._running.pop(running.claim.job.id, None)
         self._slot_free.set()
+        if told is not None:
+            await self._until_queue_answers(self._broker.finish, running.claim, told)
 
     # --- leases and presence ---
 
@@ -257,11 +284,14 @@ class Replica:
                 await asyncio.sleep(RETRY.total_seconds())
 
 
-def _finish_of(last: EngineOutput, error: VisionChatError | None) -> Finish:
-    if error is not None:
-        return Finish("error", last.usage, error.code, error.message)
-    assert last.finish is not None
-    return Finish(last.finish, last.usage)
+def _pieces(outputs: Sequence[EngineOutput]) -> Iterator[tuple[int, str, tuple[TokenLogprob, ...]]]:
+    """What is to be sent of each answer: choice, text, log probabilities."""
+    for request_id in dict.fromkeys(output.request_id for output in outputs):
+        own = [output for output in outputs if output.request_id == request_id]
+        text = "".join(output.text for output in own)
+        logprobs = tuple(token for output in own for token in output.logprobs)
+        if text or logprobs:
+            yield int(request_id.rpartition("#")[2]), text, logprobs
 
 
 def _report_of(engine: Engine, name: str, cpus: tuple[int, ...]) -> ReplicaReport:

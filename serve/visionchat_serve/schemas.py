@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
 from visionchat_serve.errors import InvalidRequest
 
 MAX_STOPS = 4
+MAX_CHOICES = 4  # answers of one request; each costs as much as a request of its own
 
 
 class _Body(BaseModel):
@@ -60,8 +62,29 @@ class StreamOptions(_Body):
     include_obfuscation: bool = False
 
 
-class ResponseFormat(_Body):
+class TextFormat(_Body):
     type: Literal["text"]
+
+
+class JsonObjectFormat(_Body):
+    type: Literal["json_object"]
+
+
+class JsonSchema(_Body):
+    """`strict` changes nothing: an answer is always kept to the schema."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")
+    description: str | None = None
+    schema_: dict[str, Any] = Field(alias="schema")
+    strict: bool | None = None
+
+
+class JsonSchemaFormat(_Body):
+    type: Literal["json_schema"]
+    json_schema: JsonSchema
+
+
+ResponseFormat = Annotated[TextFormat | JsonObjectFormat | JsonSchemaFormat, Field(discriminator="type")]
 
 
 class ChatCompletionRequest(_Body):
@@ -79,24 +102,38 @@ class ChatCompletionRequest(_Body):
     repetition_penalty: float | None = Field(None, gt=0, le=10)
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     stop: str | list[str] | None = None
-    user: str | None = None
-    # Accepted only with the value that asks for nothing: clients send these by default.
-    n: Literal[1] | None = None
-    logprobs: Literal[False] | None = None
-    top_logprobs: Literal[0] | None = None
-    presence_penalty: Literal[0] | None = None
-    frequency_penalty: Literal[0] | None = None
-    logit_bias: dict[str, float] | None = Field(None, max_length=0)
+    n: int | None = Field(None, ge=1, le=MAX_CHOICES)
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=20)
+    presence_penalty: float | None = Field(None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(None, ge=-2, le=2)
     response_format: ResponseFormat | None = None
+    # Accepted only with the value that asks for nothing: clients send these by default.
+    logit_bias: dict[str, float] | None = Field(None, max_length=0)
     tools: list[Any] | None = Field(None, max_length=0)
+    functions: list[Any] | None = Field(None, max_length=0)
     tool_choice: Literal["none", "auto"] | None = None
     parallel_tool_calls: bool | None = None
-    # Labels that OpenAI's servers use for billing and storage; they mean nothing here and change nothing.
+    modalities: list[Literal["text"]] | None = None
+    # Labels that OpenAI's servers use for abuse, billing and storage; they mean nothing here and change nothing.
+    user: str | None = None
     metadata: dict[str, str] | None = None
     store: Literal[False] | None = None
     service_tier: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, given: Any) -> Any:
+        """OpenAI's clients may send null for anything that is not wanted, also for what is not known here."""
+        return {k: v for k, v in given.items() if v is not None} if isinstance(given, dict) else given
+
+    @model_validator(mode="after")
+    def _top_needs_logprobs(self) -> ChatCompletionRequest:
+        if self.top_logprobs is not None and not self.logprobs:
+            raise PydanticCustomError("needs_logprobs", 'top_logprobs: only together with "logprobs": true')
+        return self
 
     @property
     def is_deterministic(self) -> bool:
@@ -138,23 +175,29 @@ def _invalid(error: ValidationError) -> InvalidRequest:
         return InvalidRequest(f"the body is not valid JSON: {first['msg']}")
     if first["type"] == "extra_forbidden":
         return InvalidRequest(f"{path}: this argument is not supported; leave it out", param=path)
-    if first["type"] == "literal_error" and path in _UNSUPPORTED:
-        return InvalidRequest(f"{path}: only {_UNSUPPORTED[path]} is supported", param=path)
+    if path in _UNSUPPORTED and first["type"] != "missing":
+        return InvalidRequest(f"{path}: {_UNSUPPORTED[path]}; leave it out", param=path)
+    if first["type"] == "needs_logprobs":
+        return InvalidRequest(first["msg"], param="top_logprobs")
     return InvalidRequest(f"{path or 'body'}: {first['msg']}", param=path or None)
 
 
 def _path(loc: tuple[int | str, ...]) -> str:
-    """`messages.0.content.1.image_url.url`: pydantic's location without the tag of the part's type."""
-    tags = {i for i in range(1, len(loc)) if isinstance(loc[i - 1], int) and loc[i] in ("text", "image_url")}
-    return ".".join(str(part) for i, part in enumerate(loc) if i not in tags)
+    """`messages.0.content.1.image_url.url`: pydantic's location without the tag of a part's or format's type."""
+    return ".".join(str(part) for i, part in enumerate(loc) if not _is_tag(loc[:i], part))
+
+
+def _is_tag(before: tuple[int | str, ...], part: int | str) -> bool:
+    in_content = len(before) > 1 and before[-2] == "content" and part in ("text", "image_url")
+    return in_content or (before == ("response_format",) and part in ("text", "json_object", "json_schema"))
 
 
 _UNSUPPORTED = {
-    "n": "1 answer per request",
-    "logprobs": "false",
-    "top_logprobs": "0",
-    "presence_penalty": "0 (use repetition_penalty)",
-    "frequency_penalty": "0 (use repetition_penalty)",
-    "response_format.type": "'text'",
-    "store": "false",
+    "tools": "tools are not supported",
+    "functions": "functions are not supported",
+    "tool_choice": "tools are not supported",
+    "logit_bias": "a bias for single tokens is not supported",
+    "modalities.0": "only text is supported",
+    "modalities.1": "only text is supported",
+    "store": "answers are not stored",
 }

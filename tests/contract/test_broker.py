@@ -13,7 +13,7 @@ import pytest
 from support.waiting import wait_until
 from visionchat_serve.broker import Broker, LeaseState
 from visionchat_serve.errors import InvalidRequest, NotFound, QueueFull
-from visionchat_serve.messages import Claim, Finish, QueueLoad, ReplicaReport, TokenChunk, Usage
+from visionchat_serve.messages import Claim, Finish, QueueLoad, ReplicaReport, TokenChunk, TokenLogprob, Usage
 
 NOW = timedelta(0)
 SOON = timedelta(seconds=3)
@@ -55,6 +55,24 @@ async def test_a_job_is_answered(broker: Broker, make_job: Any, collect: Any) ->
     ]
     assert {e.attempt for e in events} == {1}
     assert await broker.load() == QueueLoad(0, 0)
+
+
+async def test_several_answers_and_log_probabilities_come_back_as_they_went(
+    broker: Broker, make_job: Any, collect: Any
+) -> None:
+    job = make_job()
+    await broker.submit(job, [])
+    claim = await claim_one(broker)
+    half = TokenLogprob("\ufffd", -0.25, (0xE2, 0xAD), top=(TokenLogprob("a", -1.5, (0x61,)),))
+    end = Finish("stop", Usage(10, 4), others=("length",))
+    assert await broker.publish(claim, 0, "", 0, (half,)) is LeaseState.HELD
+    assert await broker.publish(claim, 1, "b", 1) is LeaseState.HELD
+    assert await broker.finish(claim, end)
+    assert [e.value for e in await collect(broker, job.id)] == [
+        TokenChunk(job.id, 1, 0, "", 0, (half,)),
+        TokenChunk(job.id, 1, 1, "b", 1),
+        end,
+    ]
 
 
 async def test_events_arrive_while_they_are_written(broker: Broker, make_job: Any) -> None:

@@ -11,13 +11,14 @@ from dataclasses import replace
 
 from visionchat_serve.engines.protocol import EngineInfo, EngineOutput, EngineRequest
 from visionchat_serve.errors import ContextTooLong
-from visionchat_serve.messages import TextPart, Usage
+from visionchat_serve.messages import SamplingParams, TextPart, TokenLogprob, Usage
 
 
 class ScriptedEngine:
     """Answers with the words of the last message, one a step. A word of its own kind does something:
 
-    `!hold` waits until `release` is set, `!crash` raises in step, and a message over 100 words does not fit.
+    `!hold` waits until `release` is set, `!crash` raises in step, `!seed` is said as the request's seed, and a message
+    over 100 words does not fit. Each word is one token, as likely as its length says.
     """
 
     def __init__(self, max_running: int = 1) -> None:
@@ -30,6 +31,7 @@ class ScriptedEngine:
         self.seen: list[EngineRequest] = []
         self._left: dict[str, list[str]] = {}
         self._usage: dict[str, Usage] = {}
+        self._sampling: dict[str, SamplingParams] = {}
 
     @property
     def has_work(self) -> bool:
@@ -44,6 +46,7 @@ class ScriptedEngine:
             raise ContextTooLong(f"{len(words)} words do not fit into 100")
         self.seen.append(request)
         self._left[request.id] = words
+        self._sampling[request.id] = request.sampling
         self._usage[request.id] = Usage(prompt_tokens=len(words), image_tokens=len(request.images))
 
     def step(self) -> list[EngineOutput]:
@@ -56,12 +59,15 @@ class ScriptedEngine:
             raise RuntimeError("told to crash")
         if word == "!hold":
             self.release.wait(30)
+        if word == "!seed":
+            word = str(self._sampling[request_id].seed)
         usage = self._usage[request_id]
         self._usage[request_id] = usage = replace(usage, completion_tokens=usage.completion_tokens + 1)
         if not words:
             del self._left[request_id]
         text = word + (" " if words else "")
-        return EngineOutput(request_id, text, usage, None if words else "stop")
+        logprobs = () if self._sampling[request_id].logprobs is None else (_logprob(text),)
+        return EngineOutput(request_id, text, usage, None if words else "stop", logprobs)
 
     def abort(self, request_id: str) -> None:
         self.aborted.append(request_id)
@@ -69,6 +75,10 @@ class ScriptedEngine:
 
     def close(self) -> None:
         self.closed = True
+
+
+def _logprob(text: str) -> TokenLogprob:
+    return TokenLogprob(text, -float(len(text)), tuple(text.encode()))
 
 
 def loader(engine: ScriptedEngine) -> Callable[[], ScriptedEngine]:

@@ -8,11 +8,13 @@ from hypothesis import strategies as st
 
 from visionchat_serve.answer import Answer
 from visionchat_serve.errors import ContextTooLong, ReplicaLost
-from visionchat_serve.messages import Finish, JobEvent, TokenChunk, Usage
+from visionchat_serve.messages import Finish, JobEvent, TokenChunk, TokenLogprob, Usage
 
 
-def chunk(text: str, attempt: int = 1, index: int = 0) -> JobEvent:
-    return JobEvent("0-0", attempt, TokenChunk("job", attempt, index, text))
+def chunk(text: str, attempt: int = 1, index: int = 0, choice: int = 0, logprobs: str = "") -> JobEvent:
+    """`logprobs` has a letter for each token."""
+    tokens = tuple(TokenLogprob(letter, -1.0, (ord(letter),)) for letter in logprobs)
+    return JobEvent("0-0", attempt, TokenChunk("job", attempt, index, text, choice, tokens))
 
 
 def end(reason: str = "stop", attempt: int = 1, **more: str) -> JobEvent:
@@ -21,7 +23,7 @@ def end(reason: str = "stop", attempt: int = 1, **more: str) -> JobEvent:
 
 def given_out(*events: JobEvent) -> list[str]:
     answer = Answer()
-    return [answer.feed(event) for event in events]
+    return [answer.feed(event).text for event in events]
 
 
 def test_text_goes_through_in_order() -> None:
@@ -72,7 +74,44 @@ def test_any_attempts_at_the_same_text_give_it_exactly_once(text: str, cuts: lis
         places = sorted({p for p in places if p <= len(text)} | ({len(text)} if attempt == len(cuts) else set()))
         start = 0
         for index, place in enumerate(places):
-            out += answer.feed(chunk(text[start:place], attempt, index))
+            out += answer.feed(chunk(text[start:place], attempt, index)).text
             start = place
-    out += answer.feed(end(attempt=len(cuts)))
+    out += answer.feed(end(attempt=len(cuts))).text
     assert out == text == answer.text
+
+
+def test_choices_are_kept_apart() -> None:
+    answer = Answer()
+    pieces = [answer.feed(chunk(text, 1, i, choice)) for i, (text, choice) in enumerate([("a", 0), ("x", 1), ("b", 0)])]
+    assert [(p.text, p.choice) for p in pieces] == [("a", 0), ("x", 1), ("b", 0)]
+    assert (answer.choices[0].text, answer.choices[1].text, answer.text) == ("ab", "x", "ab")
+
+
+def test_every_choice_is_held_against_its_own_first_attempt() -> None:
+    answer = Answer()
+    first = [chunk("red", 1, 0, 0), chunk("blue", 1, 1, 1)]
+    second = [chunk("blue c", 2, 0, 1), chunk("red square", 2, 1, 0)]
+    assert [answer.feed(event).text for event in first + second] == ["red", "blue", " c", " square"]
+    with pytest.raises(ReplicaLost):
+        answer.feed(chunk("green", 3, 0, 1))
+
+
+def test_an_attempt_that_never_came_to_a_choice_cannot_end() -> None:
+    answer = Answer()
+    for event in (chunk("red", 1, 0, 0), chunk("blue", 1, 1, 1), chunk("red", 2, 0, 0)):
+        answer.feed(event)
+    with pytest.raises(ReplicaLost):
+        answer.feed(end(attempt=2))
+
+
+def test_log_probabilities_are_given_once_however_the_attempts_are_cut() -> None:
+    answer = Answer()
+    events = [
+        chunk("ab", 1, 0, logprobs="abc"),  # c's text was still held back
+        chunk("a", 2, 0, logprobs="a"),
+        chunk("bcd", 2, 1, logprobs="bcd"),
+    ]
+    told = [answer.feed(event) for event in events]
+    assert [(p.text, "".join(t.token for t in p.logprobs)) for p in told] == [("ab", "abc"), ("", ""), ("cd", "d")]
+    assert [bool(p) for p in told] == [True, False, True]
+    assert "".join(t.token for t in answer.choices[0].logprobs) == "abcd"

@@ -11,7 +11,7 @@ from support.scripted_engine import ScriptedEngine, loader
 from support.waiting import wait_until
 from visionchat_serve.engine_thread import EngineThread
 from visionchat_serve.engines.protocol import EngineOutput, EngineRequest
-from visionchat_serve.errors import ConfigError, VisionChatError
+from visionchat_serve.errors import ConfigError
 from visionchat_serve.messages import Message, SamplingParams, TextPart
 
 
@@ -23,14 +23,14 @@ class Running:
     """A started thread and what came out of it."""
 
     def __init__(self, engine: ScriptedEngine) -> None:
-        self.out: list[tuple[EngineOutput, VisionChatError | None]] = []
-        self.thread = EngineThread(loader(engine), lambda o, e: self.out.append((o, e)), asyncio.get_running_loop())
+        self.out: list[EngineOutput] = []
+        self.thread = EngineThread(loader(engine), self.out.append, asyncio.get_running_loop())
 
     def ended(self, name: str) -> bool:
-        return any(o.request_id == name and o.finish for o, _ in self.out)
+        return any(o.request_id == name and o.finish for o in self.out)
 
     def text(self, name: str) -> str:
-        return "".join(o.text for o, _ in self.out if o.request_id == name)
+        return "".join(o.text for o in self.out if o.request_id == name)
 
 
 async def test_it_warms_up_answers_and_closes() -> None:
@@ -53,7 +53,7 @@ async def test_a_request_that_does_not_fit_ends_with_its_error_and_the_next_runs
     running.thread.add(request("long", "word " * 101))
     running.thread.add(request("short", "fine"))
     await wait_until(lambda: running.ended("short"), "the second answered")
-    errors = {o.request_id: e.code for o, e in running.out if e}
+    errors = {o.request_id: o.error.code for o in running.out if o.error}
     assert errors == {"long": "context_length_exceeded"}
     running.thread.stop()
 
@@ -79,7 +79,7 @@ async def test_an_engine_that_breaks_fails_every_open_request() -> None:
     running.thread.add(request("a", "one two three !crash"))
     running.thread.add(request("b", "one two three four five six"))
     await wait_until(lambda: running.ended("a") and running.ended("b"), "both ended")
-    assert {e.code for _, e in running.out if e} == {"engine_failure"}
+    assert {o.error.code for o in running.out if o.error} == {"engine_failure"}
     assert not running.thread.alive
 
 

@@ -40,6 +40,13 @@ def chat(text: str, *pictures: str, **fields: Any) -> dict[str, Any]:
     return {"model": MODEL, "messages": [{"role": "user", "content": content}], **fields}
 
 
+SCHEMA = "response_format.json_schema.schema"
+
+
+def schema(content: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "thing", "schema": content}}
+
+
 class House:
     """A gateway with `replicas` behind it."""
 
@@ -116,6 +123,62 @@ async def test_every_job_has_a_seed_so_that_its_answer_can_be_repeated(house: Ho
     assert first != second
 
 
+async def test_several_answers_each_with_a_seed_of_its_own(house: House) -> None:
+    body = (await house.post(chat("say !seed", n=3, seed=40))).json()
+    assert [(c["index"], c["message"]["content"]) for c in body["choices"]] == [
+        (0, "say 40"),
+        (1, "say 41"),
+        (2, "say 42"),
+    ]
+    assert body["usage"]["completion_tokens"] == 6
+    assert body["usage"]["prompt_tokens"] == 2
+    assert body["usage"]["prompt_tokens_details"]["image_tokens"] == 0
+
+
+async def test_several_answers_in_one_stream(house: House) -> None:
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    *chunks, usage = events(await house.post(chat("say !seed", picture(), n=2, seed=7, **options)))
+    choices = [chunk["choices"][0] for chunk in chunks]
+    for index, text in enumerate(("say 7", "say 8")):
+        own = [c for c in choices if c["index"] == index]
+        assert own[0]["delta"]["role"] == "assistant"
+        assert "".join(c["delta"].get("content", "") for c in own) == text
+        assert [c["finish_reason"] for c in own if c["finish_reason"]] == ["stop"]
+    assert usage["usage"]["completion_tokens"] == 4
+    assert usage["usage"]["prompt_tokens_details"]["image_tokens"] == 1
+
+
+async def test_when_one_of_several_answers_fails_the_request_fails(house: House) -> None:
+    response = await house.post(chat("word " * 101, n=4))
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "context_length_exceeded")
+    assert (await house.post(chat("next"))).status_code == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_log_probabilities(house: House, stream: bool) -> None:
+    response = await house.post(chat("a red square", logprobs=True, stream=stream))
+    chunks = events(response) if stream else [response.json()]
+    told = [t for c in chunks for t in ((c["choices"][0]["logprobs"] or {}).get("content") or [])]
+    assert [(t["token"], t["logprob"], bytes(t["bytes"])) for t in told] == [
+        ("a ", -2.0, b"a "),
+        ("red ", -4.0, b"red "),
+        ("square", -6.0, b"square"),
+    ]
+
+
+async def test_what_was_asked_for_reaches_the_engine(house: House) -> None:
+    schema = {"type": "object", "properties": {"colour": {"enum": ["red", "blue"]}}, "required": ["colour"]}
+    wanted = {"type": "json_schema", "json_schema": {"name": "thing", "schema": schema}}
+    asked = {"presence_penalty": 0.5, "frequency_penalty": -1, "logprobs": True, "top_logprobs": 3, "user": "ana"}
+    await house.post(chat("hi", max_tokens=9, max_completion_tokens=5, stop="x", response_format=wanted, **asked))
+    await house.post(chat("hi", response_format={"type": "json_object"}))
+    first, second = (request.sampling for request in house.engine.seen)
+    assert (first.presence_penalty, first.frequency_penalty, first.logprobs) == (0.5, -1, 3)
+    assert (first.max_tokens, first.stop) == (5, ("x",))
+    assert json.loads(first.json_schema or "") == schema
+    assert (json.loads(second.json_schema or ""), second.logprobs) == ({"type": "object"}, None)
+
+
 async def test_a_job_that_does_not_fit_gets_its_status_also_when_streamed(house: House) -> None:
     for stream in (False, True):
         response = await house.post(chat("word " * 101, stream=stream))
@@ -132,6 +195,13 @@ async def test_a_job_that_does_not_fit_gets_its_status_also_when_streamed(house:
         (chat("hi", "https://example.org/cat.jpg"), 400, "invalid_image", "messages.0.content.0.image_url"),
         (chat("hi", *[picture()] * 3), 400, "invalid_request", "messages.0"),
         (chat("hi", bananas=1), 400, "invalid_request", "bananas"),
+        (chat("hi", response_format=schema({"type": "banana"})), 400, "invalid_request", SCHEMA),
+        (chat("hi", response_format=schema({"not": {"type": "string"}})), 400, "invalid_request", SCHEMA),
+        (chat("hi", response_format=schema({"$ref": "http://127.0.0.1/s"})), 400, "invalid_request", SCHEMA),
+        (chat("hi", response_format=schema({"$ref": "#/nowhere"})), 400, "invalid_request", SCHEMA),
+        (chat("hi", response_format=schema({"pattern": "(", "type": "string"})), 400, "invalid_request", SCHEMA),
+        (chat("hi", response_format=schema({"enum": ["x" * 70_000]})), 400, "invalid_request", SCHEMA),
+        (chat("hi", tools=[{"type": "function"}]), 400, "invalid_request", "tools"),
         (chat("x" * 200_000), 413, "request_too_large", None),
         ("not an object", 400, "invalid_request", None),
     ],

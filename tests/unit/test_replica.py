@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -16,15 +17,16 @@ from visionchat_serve.answer import Answer
 from visionchat_serve.broker import BrokerPolicy, LeaseState
 from visionchat_serve.errors import EngineFailure, Unavailable, VisionChatError
 from visionchat_serve.memory_broker import MemoryBroker
-from visionchat_serve.messages import ChatJob, Claim, Finish, Message, SamplingParams, TextPart
+from visionchat_serve.messages import ChatJob, Claim, Finish, Message, SamplingParams, TextPart, Usage
 from visionchat_serve.replica import Replica
 
 SHORT_LEASE = BrokerPolicy(lease=timedelta(milliseconds=150))
 
 
-def job(name: str, text: str, seconds: float = 60) -> ChatJob:
+def job(name: str, text: str, seconds: float = 60, **sampling: Any) -> ChatJob:
     now = time.time()
-    return ChatJob(name, (Message("user", (TextPart(text),)),), SamplingParams(), "m", 0, now, now + seconds)
+    messages = (Message("user", (TextPart(text),)),)
+    return ChatJob(name, messages, SamplingParams(**sampling), "m", 0, now, now + seconds)
 
 
 async def answer(broker: MemoryBroker, job_id: str) -> str:
@@ -56,7 +58,7 @@ async def test_jobs_are_answered_in_the_order_of_their_arrival() -> None:
     async with replica(engine, broker):
         texts = [await answer(broker, f"j{number}") for number in range(8)]
     assert texts == [f"number {number} please" for number in range(8)]
-    assert [request.id for request in engine.seen] == [f"j{number}" for number in range(8)]
+    assert [request.id for request in engine.seen] == [f"j{number}#0" for number in range(8)]
 
 
 async def test_no_more_jobs_are_claimed_than_the_engine_runs() -> None:
@@ -96,7 +98,7 @@ async def test_a_cancelled_job_frees_the_engine_for_the_next() -> None:
         assert events[-1].reason == "cancelled"
         engine.release.set()
         assert await answer(broker, "next") == "fine"
-    assert "gone" in engine.aborted
+    assert engine.aborted == ["gone#0"]
 
 
 async def test_a_request_that_does_not_fit_ends_with_its_own_error() -> None:
@@ -188,10 +190,10 @@ async def test_a_queue_that_goes_away_in_mid_answer_loses_nothing(monkeypatch: p
     broker = MemoryBroker()
     publish, calls = broker.publish, 0
 
-    async def flaky(claim: Claim, index: int, text: str) -> LeaseState:
+    async def flaky(claim: Claim, index: int, text: str, *details: Any) -> LeaseState:
         nonlocal calls
         calls += 1
-        state = await publish(claim, index, text) if calls % 3 else None
+        state = await publish(claim, index, text, *details) if calls % 3 else None
         if calls % 3 != 1:
             raise Unavailable("the queue is away")
         assert state is not None
@@ -204,3 +206,35 @@ async def test_a_queue_that_goes_away_in_mid_answer_loses_nothing(monkeypatch: p
     async with replica(ScriptedEngine(), broker):
         assert [await answer(broker, f"j{n}") for n in range(8)] == [f"answer {n}" for n in range(8)]
     assert calls > 16
+
+
+async def test_a_job_with_several_answers_is_one_job() -> None:
+    """One claim, one end; the engine answers with another seed each time; an answer that fails ends them all."""
+    broker, engine = MemoryBroker(), ScriptedEngine(max_running=4)
+    await broker.submit(job("three", "it is !seed now", n=3, seed=5), [])
+    whole = Answer()
+    async with replica(engine, broker):
+        events = [event async for event in broker.events("three")]
+        await broker.submit(job("crash", "a !crash", n=2), [])
+        assert await answer(broker, "crash") == "engine_failure"
+    for event in events:
+        whole.feed(event)
+    assert [whole.choices[i].text for i in range(3)] == ["it is 5 now", "it is 6 now", "it is 7 now"]
+    assert isinstance(events[-1].value, Finish)
+    assert events[-1].value.reasons == ("stop", "stop", "stop")
+    assert events[-1].value.usage == Usage(prompt_tokens=4, completion_tokens=12)
+
+
+async def test_a_cancelled_job_stops_all_its_answers() -> None:
+    broker, engine = MemoryBroker(SHORT_LEASE), ScriptedEngine(max_running=2)
+    await broker.submit(job("gone", "a !hold b", n=2), [])
+    async with replica(engine, broker):
+        await wait_until(lambda: len(engine.seen) == 2, "both run")
+        await broker.cancel("gone")
+        engine.release.set()
+        events = [event.value async for event in broker.events("gone")]
+        assert isinstance(events[-1], Finish)
+        assert events[-1].reason == "cancelled"
+        await broker.submit(job("next", "fine"), [])
+        assert await answer(broker, "next") == "fine"
+    assert engine.aborted == ["gone#0", "gone#1"]

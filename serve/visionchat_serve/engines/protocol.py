@@ -10,12 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from visionchat_serve.messages import FinishReason, Message, SamplingParams, Usage
+from visionchat_serve.errors import VisionChatError
+from visionchat_serve.messages import FinishReason, Message, SamplingParams, TokenLogprob, Usage
 
 
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
-    """A chat to answer. `images` are normalised PNG or JPEG bytes, as `ImagePart.index` counts them."""
+    """A chat to answer once (`sampling.n` is the replica's affair). `images` are normalised PNG or JPEG bytes, as
+    `ImagePart.index` counts them."""
 
     id: str
     messages: tuple[Message, ...]
@@ -28,13 +30,17 @@ class EngineOutput:
     """What one step gave one request.
 
     `text` is whole characters only and may be empty (a character or a possible stop string is still open).
-    `usage` counts from the beginning of the request. `finish` is set exactly once, on the last output.
+    `logprobs` of the tokens chosen in this step, if asked for; the end-of-turn token has none.
+    `usage` counts from the beginning of the request. `finish` is set exactly once, on the last output;
+    when it is "error", `error` says why.
     """
 
     request_id: str
     text: str
     usage: Usage
     finish: FinishReason | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
+    error: VisionChatError | None = None
 
 
 @dataclass(frozen=True, slots=True)

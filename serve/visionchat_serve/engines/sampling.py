@@ -1,13 +1,14 @@
-"""The next token from the logits, as transformers' own logits processors define it.
+"""The next token from the logits, as transformers' own logits processors and OpenAI's penalties define it.
 
-Order: repetition penalty, temperature, top_k, top_p, then a draw; temperature 0 (or a model whose
-`generation_config.json` does not sample) takes the most likely token. Same seed, same draws.
+Order: the rules (repetition penalty, presence and frequency penalty, grammar), temperature, top_k, top_p, then a
+draw; temperature 0 (or a model whose `generation_config.json` does not sample) takes the most likely token. What a
+request does not ask for costs nothing. Same seed, same draws.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -41,20 +42,38 @@ class ModelDefaults:
         )
 
 
-class Sampler:
-    """Chooses tokens for one request. `prompt` are the prompt's ids, which the repetition penalty counts too."""
+class Rule(Protocol):
+    """Changes the scores of the tokens by what was said before."""
 
-    def __init__(self, params: SamplingParams, defaults: ModelDefaults, prompt: torch.Tensor) -> None:
+    def apply(self, scores: torch.Tensor) -> torch.Tensor:
+        """(vocabulary,) -> (vocabulary,); does not write into its argument."""
+
+    def accept(self, token: int) -> None:
+        """This token was chosen."""
+
+
+class Sampler:
+    """Chooses tokens for one request. `prompt` are the prompt's ids, which the repetition penalty counts too;
+    `grammar` is the last rule, so that nothing can make up for what it forbids."""
+
+    def __init__(
+        self, params: SamplingParams, defaults: ModelDefaults, prompt: torch.Tensor, grammar: Rule | None = None
+    ) -> None:
         temperature = params.temperature
         if temperature is None:
             temperature = defaults.temperature if defaults.do_sample else 0.0
         self._temperature = temperature
         self._top_p = params.top_p if params.top_p is not None else defaults.top_p
         self._top_k = params.top_k if params.top_k is not None else defaults.top_k
-        self._penalty = (
-            params.repetition_penalty if params.repetition_penalty is not None else defaults.repetition_penalty
-        )
-        self._seen = prompt if self._penalty != 1.0 else None
+        repetition = params.repetition_penalty
+        repetition = defaults.repetition_penalty if repetition is None else repetition
+        self._rules: list[Rule] = []
+        if repetition != 1.0:
+            self._rules.append(RepetitionPenalty(prompt, repetition))
+        if params.presence_penalty or params.frequency_penalty:
+            self._rules.append(CountPenalty(params.presence_penalty, params.frequency_penalty))
+        if grammar is not None:
+            self._rules.append(grammar)
         self._generator = torch.Generator()
         if params.seed is None:
             self._generator.seed()
@@ -64,11 +83,11 @@ class Sampler:
     def choose(self, logits: torch.Tensor) -> int:
         """The next token id from the last position's logits, float tensor of shape (vocabulary,)."""
         scores = logits.float()
-        if self._seen is not None:
-            scores = _penalised(scores, self._seen, self._penalty)
+        for rule in self._rules:
+            scores = rule.apply(scores)
         token = int(scores.argmax()) if self._temperature == 0 else self._draw(scores / self._temperature)
-        if self._seen is not None:
-            self._seen = torch.cat((self._seen, torch.tensor([token])))
+        for rule in self._rules:
+            rule.accept(token)
         return token
 
     def _draw(self, scores: torch.Tensor) -> int:
@@ -80,9 +99,39 @@ class Sampler:
         return int(torch.multinomial(scores.softmax(-1), 1, generator=self._generator))
 
 
-def _penalised(scores: torch.Tensor, seen: torch.Tensor, penalty: float) -> torch.Tensor:
-    picked = scores[seen]
-    return scores.scatter(0, seen, torch.where(picked < 0, picked * penalty, picked / penalty))
+class RepetitionPenalty:
+    """Every token of prompt and answer becomes less likely, however often it was there."""
+
+    def __init__(self, prompt: torch.Tensor, penalty: float) -> None:
+        self._seen = prompt
+        self._penalty = penalty
+
+    def apply(self, scores: torch.Tensor) -> torch.Tensor:
+        picked = scores[self._seen]
+        changed = torch.where(picked < 0, picked * self._penalty, picked / self._penalty)
+        return scores.scatter(0, self._seen, changed)
+
+    def accept(self, token: int) -> None:
+        self._seen = torch.cat((self._seen, torch.tensor([token])))
+
+
+class CountPenalty:
+    """OpenAI's: a token of the answer loses `presence` once and `frequency` for each time it was written."""
+
+    def __init__(self, presence: float, frequency: float) -> None:
+        self._presence = presence
+        self._frequency = frequency
+        self._counts: dict[int, int] = {}
+
+    def apply(self, scores: torch.Tensor) -> torch.Tensor:
+        if not self._counts:
+            return scores
+        tokens = torch.tensor(list(self._counts))
+        losses = torch.tensor([self._presence + self._frequency * count for count in self._counts.values()])
+        return scores.scatter_add(0, tokens, -losses)
+
+    def accept(self, token: int) -> None:
+        self._counts[token] = self._counts.get(token, 0) + 1
 
 
 def _nucleus(scores: torch.Tensor, top_p: float) -> torch.Tensor:

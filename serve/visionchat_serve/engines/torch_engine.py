@@ -19,12 +19,14 @@ from torch import nn
 
 from visionchat_serve.engines.chat_prompt import ChatPrompt
 from visionchat_serve.engines.decoder import Decoder, KVCache
+from visionchat_serve.engines.grammar import Grammar, Grammars
+from visionchat_serve.engines.logprobs import Logprobs
 from visionchat_serve.engines.protocol import EngineInfo, EngineOutput, EngineRequest
 from visionchat_serve.engines.sampling import ModelDefaults, Sampler
 from visionchat_serve.engines.scheduler import Decode, Prefill, Scheduler
 from visionchat_serve.engines.text_stream import TextStream
-from visionchat_serve.errors import ContextTooLong, ImageUnreadable
-from visionchat_serve.messages import FinishReason, ImagePart, Message, SamplingParams, TextPart, Usage
+from visionchat_serve.errors import ContextTooLong, EngineFailure, ImageUnreadable
+from visionchat_serve.messages import FinishReason, ImagePart, Message, SamplingParams, TextPart, TokenLogprob, Usage
 
 
 @dataclass(slots=True)
@@ -37,6 +39,7 @@ class _Run:
     grid: torch.Tensor | None  # (pictures, 3): time, height, width in patches
     sampler: Sampler
     stream: TextStream
+    grammar: Grammar | None
     limit: int  # tokens it may write
     usage: Usage
     length: int = 0  # tokens in the cache
@@ -63,6 +66,8 @@ class TorchEngine:
         self._defaults = ModelDefaults.of(self._model.generation_config)
         eos = self._model.generation_config.eos_token_id
         self._eos = frozenset([eos] if isinstance(eos, int) else eos)
+        self._grammars = Grammars(self._tokenizer, self._model.config.text_config.vocab_size, sorted(self._eos))
+        self._logprobs = Logprobs(self._tokenizer)
         self._scheduler = Scheduler(self.max_running)
         self._runs: dict[str, _Run] = {}
         name = str(self._decoder.dtype).removeprefix("torch.")
@@ -92,14 +97,17 @@ class TorchEngine:
                 f"the prompt has {len(ids)} tokens, {sum(image_tokens)} of them for pictures; the model takes "
                 f'{self.info.max_context}. Send a smaller picture, use detail "low", or shorten the text'
             )
+        schema = request.sampling.json_schema
+        grammar = self._grammars.start(schema) if schema is not None else None
         tensor = torch.tensor(ids)
         self._runs[request.id] = _Run(
             request=request,
             ids=tensor,
             pixels=pixels,
             grid=grid,
-            sampler=Sampler(request.sampling, self._defaults, tensor),
+            sampler=Sampler(request.sampling, self._defaults, tensor, grammar),
             stream=TextStream(self._decode_text, request.sampling.stop),
+            grammar=grammar,
             limit=min(room, request.sampling.max_tokens),
             usage=Usage(prompt_tokens=len(ids), image_tokens=sum(image_tokens)),
         )
@@ -160,9 +168,16 @@ class TorchEngine:
         written = run.usage.completion_tokens + 1
         run.usage = Usage(run.usage.prompt_tokens, written, run.usage.image_tokens)
         finish: FinishReason | None = None
+        logprobs: tuple[TokenLogprob, ...] = ()
+        if run.grammar is not None and (failure := run.grammar.failure):
+            self.abort(run.request.id)
+            error = EngineFailure(f"the answer could not be kept to the schema any further: {failure}")
+            return EngineOutput(run.request.id, "", run.usage, "error", error=error)
         if token in self._eos:
             text, finish = run.stream.flush(), "stop"
         else:
+            if run.request.sampling.logprobs is not None:
+                logprobs = (self._logprobs.of(logits, token, run.request.sampling.logprobs),)
             text = run.stream.push(token)
             if run.stream.stopped:
                 finish = "stop"
@@ -170,7 +185,7 @@ class TorchEngine:
                 text, finish = text + run.stream.flush(), "stop" if run.stream.stopped else "length"
         if finish is not None:
             self.abort(run.request.id)
-        return EngineOutput(run.request.id, text, run.usage, finish)
+        return EngineOutput(run.request.id, text, run.usage, finish, logprobs)
 
     def _decode_text(self, ids: Sequence[int]) -> str:
         text: str = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)

@@ -272,16 +272,16 @@ def ask_bars(rng: random.Random, scene: Scene, held_out: bool) -> Question | Non
 # asker -> how often it is tried on a scene with things, with text, with bars
 ASKERS: dict[Asker, tuple[int, int, int]] = {
     ask_colour: (9, 1, 0),
-    ask_shape: (9, 1, 0),
+    ask_shape: (14, 1, 0),
     ask_exist: (6, 2, 0),
-    ask_count: (18, 1, 0),
+    ask_count: (28, 1, 0),
     ask_background: (6, 3, 1),
-    ask_describe: (12, 6, 3),
+    ask_describe: (20, 8, 3),
     ask_read: (3, 24, 1),
-    ask_text_colour: (0, 5, 0),
+    ask_text_colour: (0, 8, 0),
     ask_place: (20, 1, 0),
-    ask_relation: (130, 0, 0),
-    ask_half: (18, 0, 0),
+    ask_relation: (50, 0, 0),
+    ask_half: (5, 0, 0),
     ask_bars: (0, 0, 12),
 }
 
