@@ -34,6 +34,7 @@ _VARIABLES = (
     "VECLIB_MAXIMUM_THREADS",
     "RAYON_NUM_THREADS",
 )
+_WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}  # GNU's and LLVM's OpenMP
 _BLAS_NAMES = (
     ("openblas_set_num_threads", "openblas_get_num_threads"),
     ("openblas_set_num_threads64_", "openblas_get_num_threads64_"),
@@ -69,6 +70,9 @@ def limit_threads(threads: int) -> dict[str, str]:
         raise ConfigError(f"{threads} threads were asked for; at least 1 is needed")
     # Tokenizers would start a pool of its own for batches, which we do not have.
     wanted = dict.fromkeys(_VARIABLES, str(threads)) | {"TOKENIZERS_PARALLELISM": "false"}
+    # A thread that spins while it waits keeps the one it waits for from its core as soon as anybody else wants a
+    # core too: beside one busy neighbour, tokens took ten times as long. Who pins cores of their own may say ACTIVE.
+    wanted |= {name: os.environ.get(name, value) for name, value in _WAITING.items()}
     os.environ.update(wanted)
     _limit_blas(threads)
     return wanted
