@@ -31,8 +31,7 @@ def follow(http: httpx.Client, job_id: str, after: str = "0") -> list[dict[str, 
     with http.stream("GET", f"/v1/jobs/{job_id}/events", headers={"Last-Event-ID": after}) as response:
         assert response.headers["content-type"].startswith("text/event-stream")
         blocks = response.read().decode().split("\n\n")
-    parsed = [dict(line.split(": ", 1) for line in b.split("\n")) for b in blocks if b.startswith("id: ")]
-    return parsed
+    return [dict(line.split(": ", 1) for line in b.split("\n")) for b in blocks if b.startswith("id: ")]
 
 
 def test_a_job_over_http_and_websocket(server: Server, http: httpx.Client) -> None:
