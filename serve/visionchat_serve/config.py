@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -19,6 +19,9 @@ from visionchat_serve.errors import ConfigError
 
 ENV_PREFIX = "VISIONCHAT_"
 TINY = "tiny"
+
+
+HostEntry = Annotated[str, Field(pattern=r"^(\*|(\*\.)?[a-z0-9._-]+(:[0-9]{1,5})?|\[[0-9a-f:.]+\](:[0-9]{1,5})?)$")]
 
 
 class Settings(BaseModel):
@@ -64,6 +67,10 @@ class Settings(BaseModel):
     image_max_pixels: int = Field(1 << 26, ge=1, description="largest picture, in pixels")
     image_side: int = Field(512, ge=32, description="longest side the model sees with `detail: auto`")
     max_images: int = Field(8, ge=1, description="pictures in one request")
+    image_url_hosts: tuple[HostEntry, ...] = Field(
+        (), description="hosts that pictures may be fetched from: `name`, `name:port`, `*.name`, `*`; default: none"
+    )
+    image_url_seconds: float = Field(10, gt=0, description="longest download of a picture, redirects included")
 
     @property
     def served_name(self) -> str:
@@ -117,8 +124,9 @@ def _from_environ(environ: Mapping[str, str]) -> dict[str, Any]:
         for name, value in environ.items()
         if name.startswith(ENV_PREFIX) and value != ""
     }
-    if "cors_origins" in values:
-        values["cors_origins"] = [origin.strip() for origin in values["cors_origins"].split(",")]
+    for key in ("cors_origins", "image_url_hosts"):
+        if key in values:
+            values[key] = [entry.strip() for entry in values[key].split(",")]
     return values
 
 

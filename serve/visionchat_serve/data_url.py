@@ -1,7 +1,7 @@
 """Pictures as they stand in a request: `data:` URLs (RFC 2397) with base64.
 
-This is also the seam for pictures named by address: `decode_data_url` refuses them, with the reason. A server that
-is allowed to fetch would look at the scheme before it comes here. Knows nothing of what the bytes mean.
+Pictures named by address are refused here, with the reason; where they are allowed, `image_download` has fetched them
+before. Knows nothing of what the bytes mean.
 """
 
 from __future__ import annotations

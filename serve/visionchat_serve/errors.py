@@ -8,7 +8,10 @@
     │   └── ImageError            400  the picture cannot be used
     │       ├── ImageTooLarge     413  too many bytes or pixels
     │       ├── ImageTypeRefused  415  not a picture, or of a type that is not accepted
-    │       └── ImageUnreadable   422  a picture, but truncated, empty or damaged
+    │       ├── ImageUnreadable   422  a picture, but truncated, empty or damaged
+    │       ├── ImageUrlRefused   400  its URL is malformed, or leads where this server does not go
+    │       ├── ImageDownloadFailed    400  its host could not be reached, or answered with something else
+    │       └── ImageDownloadTimedOut  504  its host took too long
     ├── Unauthorised              401  no API key, or one that is not valid
     ├── NotFound                  404  no such model, job or page
     ├── JobCancelled              410  the job was cancelled before it was answered
@@ -80,6 +83,18 @@ class ImageTypeRefused(ImageError):
 
 class ImageUnreadable(ImageError):
     status, code = 422, "image_unreadable"
+
+
+class ImageUrlRefused(ImageError):
+    code = "image_url_refused"
+
+
+class ImageDownloadFailed(ImageError):
+    code = "image_download_failed"
+
+
+class ImageDownloadTimedOut(ImageError):
+    status, code = 504, "image_download_timeout"
 
 
 class Unauthorised(VisionChatError):

@@ -14,8 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from itertools import chain, repeat
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
@@ -34,7 +35,8 @@ from visionchat_serve.errors import NotFound, Unauthorised, VisionChatError
 from visionchat_serve.exchange import Exchange
 from visionchat_serve.http_edge import read_body
 from visionchat_serve.idempotency import HEADER, REPLAYED, fingerprint, read_key
-from visionchat_serve.intake import read_request
+from visionchat_serve.image_download import ImageDownloads
+from visionchat_serve.intake import parse, read_request
 from visionchat_serve.job_bodies import JobRequest
 from visionchat_serve.messages import ChatJob, Idempotency
 from visionchat_serve.place import place_of
@@ -45,19 +47,26 @@ Body = TypeVar("Body", bound=ChatCompletionRequest)
 
 log = logging.getLogger(__name__)
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 SIGN_OF_LIFE = timedelta(seconds=5)  # a stream says something at least this often
 QUICK = timedelta(seconds=1)  # a job refused this soon gets its real HTTP status, even when streamed
 DECODERS = 2  # threads that parse requests and decode pictures
 
 
 class Gateway:
-    """What the routes share. `connect` makes the broker inside the serving event loop."""
+    """What the routes share. `connect` makes the broker inside the serving event loop; `downloads` fetches pictures
+    named by URL, by default as the settings allow."""
 
-    def __init__(self, settings: Settings, connect: Callable[[], Broker]) -> None:
+    def __init__(
+        self, settings: Settings, connect: Callable[[], Broker], downloads: ImageDownloads | None = None
+    ) -> None:
         self.settings = settings
         self.metrics = metrics.Metrics()
         self._keys = ApiKeys(settings.api_keys_file) if settings.api_keys_file is not None else None
         self._connect = connect
+        self._downloads = downloads or ImageDownloads.of(settings)
         self._decoders = ThreadPoolExecutor(DECODERS, thread_name_prefix="decode")
 
     @asynccontextmanager
@@ -68,6 +77,8 @@ class Gateway:
             yield
         finally:
             await self.broker.close()
+            if self._downloads is not None:
+                self._downloads.close()
             self._decoders.shutdown(wait=False, cancel_futures=True)
 
     def owner_of(self, key: str | None) -> str:
@@ -101,7 +112,9 @@ class Gateway:
         """The request as it was asked and as it goes on; `reuse` is what it may be answered by at most."""
         key = read_key(request.headers.getlist(HEADER))
         body = await read_body(request, self.settings.max_body_bytes)
-        asked, job, images = await self._apart(read_request, body, self.settings, form)
+        asked, urls = await self._apart(parse, body, self.settings, form)
+        fetched = await self._downloads.fetch(urls) if self._downloads is not None else {}
+        job, images = await self._apart(read_request, asked, self.settings, fetched)
         job = replace(job, owner=request.state.owner)
         once = None
         if key is not None:
@@ -113,9 +126,9 @@ class Gateway:
         return asked, Checked(job, images, once, reuse if job.cache_key and use.reads else Reuse.NOTHING)
 
     async def _cache_key(self, job: ChatJob, images: tuple[bytes, ...]) -> str:
-        """ "" when nothing is kept, or nobody is there whose answer it would be."""
+        """Empty when nothing is kept, or nobody is there whose answer it would be."""
         models = model_names(await self.broker.reports()) if self.settings.cache_ttl_seconds > 0 else ()
-        return str(await self._apart(cache_key, job, images, models)) if models else ""
+        return await self._apart(cache_key, job, images, models) if models else ""
 
     def _told(self, checked: Checked, how: str) -> dict[str, str]:
         """Headers that say where the answer comes from."""
@@ -128,9 +141,9 @@ class Gateway:
         self.metrics.cache.labels(cache).inc()
         return {CACHE: cache}
 
-    async def _apart(self, work: Callable[..., Any], *args: Any) -> Any:
+    async def _apart(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """What computes for long would block everybody else in the event loop."""
-        return await asyncio.get_running_loop().run_in_executor(self._decoders, work, *args)
+        return await asyncio.get_running_loop().run_in_executor(self._decoders, partial(work, *args, **kwargs))
 
     async def _whole(self, exchange: Exchange) -> Response:
         async with aclosing(exchange.deltas(repeat(SIGN_OF_LIFE))) as deltas:

@@ -65,6 +65,12 @@ def sniff(data: bytes) -> Kind:
     raise ImageTypeRefused(f"the data is {what}, which is not accepted; {advice} (accepted: {ACCEPTED})")
 
 
+def is_picture_type(declared: str) -> bool:
+    """Whether a `Content-Type` may stand before a picture; servers that do not know send a general one."""
+    named = declared.split(";")[0].strip().lower()
+    return named in _GENERIC_TYPES or named in _MEDIA_TYPES
+
+
 def check_declared(kind: Kind, declared: str | None) -> None:
     """Refuse a picture that is announced as something else: one of the two is a mistake of the caller's."""
     named = (declared or "").split(";")[0].strip().lower()

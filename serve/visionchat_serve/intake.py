@@ -6,13 +6,16 @@ found here and raised as one of `errors`, with the place in the body as `param`.
 
 from __future__ import annotations
 
+import itertools
 import json
 import secrets
 import time
 import uuid
+from collections.abc import Iterator, Mapping
 
 from visionchat_serve.config import Settings
 from visionchat_serve.errors import ImageError, InvalidRequest, NotFound, VisionChatError
+from visionchat_serve.image_address import is_http
 from visionchat_serve.images import ImageLimits, decode_data_url, normalise
 from visionchat_serve.json_grammar import ANY_OBJECT, check_schema
 from visionchat_serve.messages import ChatJob, ImagePart, Message, Role, SamplingParams, TextPart
@@ -28,16 +31,29 @@ from visionchat_serve.schemas import (
 )
 
 
-def read_request(body: bytes, settings: Settings, form: type[Request]) -> tuple[Request, ChatJob, tuple[bytes, ...]]:
-    """The request as it was asked, the job, and the job's pictures as PNG or JPEG."""
+def parse(body: bytes, settings: Settings, form: type[Request]) -> tuple[Request, dict[str, str]]:
+    """The request as it was asked, and the http(s) URLs of its pictures by their places in the body.
+
+    What can be said without the pictures is said here, so that nothing is fetched for a request that is refused.
+    """
     request = parse_as(form, body)
     if request.model != settings.served_name:
         raise NotFound(f"the model {request.model!r} does not exist here; use {settings.served_name!r}", param="model")
+    places = list(_places(request))
+    if len(places) > settings.max_images:
+        where = places[settings.max_images][0].rpartition(".content.")[0]
+        raise InvalidRequest(f"{where}: at most {settings.max_images} pictures a request", param=where)
+    return request, {place: image.url for place, image in places if is_http(image.url)}
+
+
+def read_request(
+    request: ChatCompletionRequest, settings: Settings, fetched: Mapping[str, bytes]
+) -> tuple[ChatJob, tuple[bytes, ...]]:
+    """The job, and the job's pictures as PNG or JPEG. `fetched` are those that came by URL."""
     limits = image_limits(settings)
-    images: list[bytes] = []
-    messages = tuple(
-        _message(message, f"messages.{at}", images, settings, limits) for at, message in enumerate(request.messages)
-    )
+    images = tuple(_picture(image, place, fetched, limits) for place, image in _places(request))
+    count = itertools.count()
+    messages = tuple(_message(message, count) for message in request.messages)
     now = time.time()
     job = ChatJob(
         id=f"chatcmpl-{uuid.uuid4().hex}",
@@ -48,7 +64,7 @@ def read_request(body: bytes, settings: Settings, form: type[Request]) -> tuple[
         created_at=now,
         deadline_at=now + settings.request_timeout_seconds,
     )
-    return request, job, tuple(images)
+    return job, images
 
 
 def image_limits(settings: Settings) -> ImageLimits:
@@ -59,25 +75,29 @@ def image_limits(settings: Settings) -> ImageLimits:
     )
 
 
-def _message(message: ChatMessage, where: str, images: list[bytes], settings: Settings, limits: ImageLimits) -> Message:
+def _places(request: ChatCompletionRequest) -> Iterator[tuple[str, ImageUrl]]:
+    """The pictures in their order, with their places in the body."""
+    for at, message in enumerate(request.messages):
+        for part, content in enumerate(message.content):
+            if content.type == "image_url":
+                if message.role != "user":
+                    where = f"messages.{at}"
+                    raise InvalidRequest(f"{where}: only user messages may hold pictures", param=where)
+                yield f"messages.{at}.content.{part}.image_url", content.image_url
+
+
+def _message(message: ChatMessage, count: Iterator[int]) -> Message:
+    """`count` numbers the pictures."""
     role: Role = "system" if message.role == "developer" else message.role
-    parts: list[TextPart | ImagePart] = []
-    for at, content in enumerate(message.content):
-        if content.type == "text":
-            parts.append(TextPart(content.text))
-            continue
-        if role != "user":
-            raise InvalidRequest(f"{where}: only user messages may hold pictures", param=where)
-        if len(images) >= settings.max_images:
-            raise InvalidRequest(f"{where}: at most {settings.max_images} pictures a request", param=where)
-        images.append(_picture(content.image_url, f"{where}.content.{at}.image_url", limits))
-        parts.append(ImagePart(len(images) - 1))
-    return Message(role, tuple(parts))
+    return Message(
+        role, tuple(TextPart(c.text) if c.type == "text" else ImagePart(next(count)) for c in message.content)
+    )
 
 
-def _picture(image: ImageUrl, where: str, limits: ImageLimits) -> bytes:
+def _picture(image: ImageUrl, where: str, fetched: Mapping[str, bytes], limits: ImageLimits) -> bytes:
     try:
-        data, declared_type = decode_data_url(image.url, limits)
+        # What a host declares is often wrong and not the caller's fault; the bytes say what it is.
+        data, declared_type = (fetched[image.url], None) if image.url in fetched else decode_data_url(image.url, limits)
         return normalise(data, detail=image.detail, declared_type=declared_type, limits=limits).data
     except ImageError as error:
         raise _at(error, where) from error

@@ -25,6 +25,7 @@ from visionchat_serve.gateway import Gateway
 from visionchat_serve.http_edge import CommonHeaders, body_schema, headers_of
 from visionchat_serve.idempotency import HEADER as IDEMPOTENCY_KEY
 from visionchat_serve.idempotency import REPLAYED
+from visionchat_serve.image_download import ImageDownloads
 from visionchat_serve.job_routes import add_jobs, job_sockets
 from visionchat_serve.schemas import ChatCompletionRequest
 
@@ -36,9 +37,9 @@ EXPOSED_HEADERS = "X-Request-Id", "Retry-After", "Location", REPLAYED, CACHE
 BearerKey = Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))]
 
 
-def create_app(settings: Settings, connect: Callable[[], Broker]) -> FastAPI:
-    """The ASGI app. `connect` is called once, in the event loop that serves."""
-    gateway = Gateway(settings, connect)
+def create_app(settings: Settings, connect: Callable[[], Broker], downloads: ImageDownloads | None = None) -> FastAPI:
+    """The ASGI app. `connect` is called once, in the event loop that serves; `downloads` as `Gateway` takes it."""
+    gateway = Gateway(settings, connect, downloads)
     app = FastAPI(title="VisionChat", version=__version__, lifespan=gateway.lifespan, redoc_url=None)
     _add_api(app, gateway)
     _add_pages(app, gateway)

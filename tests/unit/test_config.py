@@ -59,3 +59,8 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
 def test_a_list_in_a_variable_is_separated_by_commas() -> None:
     settings = load_settings(environ={"VISIONCHAT_CORS_ORIGINS": "https://a.example, https://b.example"})
     assert settings.cors_origins == ("https://a.example", "https://b.example")
+
+
+def test_lists_in_the_environment_are_separated_by_commas() -> None:
+    settings = load_settings(environ={"VISIONCHAT_IMAGE_URL_HOSTS": "a.example, *.b.example:8443"})
+    assert settings.image_url_hosts == ("a.example", "*.b.example:8443")
