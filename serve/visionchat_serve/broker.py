@@ -71,6 +71,7 @@ class BrokerPolicy:
     cache_bytes: int = 16 << 20  # of all kept answers
     owner_rate: int = 0  # jobs a minute of one owner, as many at once; 0: no limit
     owner_open: int = 0  # jobs of one owner that are not yet answered; 0: no limit
+    outage: timedelta = timedelta(minutes=1)  # readers of an answer wait this long for a queue that went away
 
 
 class Broker(Protocol):
@@ -137,7 +138,8 @@ class Broker(Protocol):
     def events(self, job_id: str, after: str = "0") -> AsyncIterator[JobEvent]:
         """The job's result stream from `after` on, waiting for more, ending after its `Finish`.
 
-        A job that nobody claims by its deadline is ended by whoever reads here. Raises `errors.NotFound` when
+        A job that nobody claims by its deadline is ended by whoever reads here. Once reading has begun, a queue that
+        goes away is waited for, up to `policy.outage`, and nothing is lost or told twice. Raises `errors.NotFound` when
         the job is unknown or its results have expired, `errors.InvalidRequest` when `after` is no event id.
         """
 

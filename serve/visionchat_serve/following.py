@@ -21,7 +21,7 @@ from visionchat_serve.errors import InvalidRequest, VisionChatError
 from visionchat_serve.exchange import with_pauses
 from visionchat_serve.job_bodies import end_body
 from visionchat_serve.messages import Finish, JobEvent, status_after
-from visionchat_serve.place import Place, place_of
+from visionchat_serve.place import Place, look_up
 
 START = "0"
 SOON = timedelta(milliseconds=100)  # a job that waits longer says so
@@ -111,8 +111,7 @@ class Following:
         return resume_point(event.id) > self._after
 
     async def _waiting(self) -> Update:
-        view = await self._broker.describe(self._job_id)
-        told, self._place = self._place, place_of(view, (await self._broker.load()).pace)
+        told, self._place = self._place, await look_up(self._broker, self._job_id)
         if self._place is None or self._place == told:
             return Update("alive")
-        return Update("status", {"status": view.status, **self._place.body()}, comment=str(self._place))
+        return Update("status", {"status": "queued", **self._place.body()}, comment=str(self._place))

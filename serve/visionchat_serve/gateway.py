@@ -39,7 +39,7 @@ from visionchat_serve.image_download import ImageDownloads
 from visionchat_serve.intake import parse, read_request
 from visionchat_serve.job_bodies import JobRequest
 from visionchat_serve.messages import ChatJob, Idempotency
-from visionchat_serve.place import place_of
+from visionchat_serve.place import look_up
 from visionchat_serve.schemas import ChatCompletionRequest
 from visionchat_serve.server_events import ALIVE, comment
 
@@ -191,8 +191,7 @@ class Gateway:
         """A comment for a stream that has nothing else to say: the job's place, as long as it has one."""
         if exchange.first_text_at is not None:
             return ALIVE
-        view = await self.broker.describe(exchange.job.id)
-        place = place_of(view, (await self.broker.load()).pace) if view.position is not None else None
+        place = await look_up(self.broker, exchange.job.id)
         return comment(str(place)) if place is not None else ALIVE
 
     async def models(self) -> dict[str, Any]:

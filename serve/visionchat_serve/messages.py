@@ -72,7 +72,8 @@ class SamplingParams:
 class ChatJob:
     """One question to the model. `created_at` and `deadline_at` are seconds since the epoch.
 
-    `owner` is whose it is: one's jobs are invisible to others.
+    `owner` is whose it is: one's jobs are invisible to others. `timeout` is the seconds that an attempt may take,
+    within the deadline.
     """
 
     id: str
@@ -86,6 +87,7 @@ class ChatJob:
     priority: Priority = "interactive"
     metadata: dict[str, str] = field(default_factory=dict)  # the owner's own notes on it
     cache_key: str = ""  # the same for all requests that have the same answer; "" if the answer is not to be kept
+    timeout: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

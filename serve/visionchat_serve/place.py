@@ -1,4 +1,4 @@
-"""Where a job stands in the queue, as it is told to people: its position, and about how long until its turn. Pure."""
+"""Where a job stands in the queue, as it is told to people: its position, and about how long until its turn."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from visionchat_serve.broker import Broker
+from visionchat_serve.errors import Unavailable
 from visionchat_serve.messages import JobView, QueueLoad
 
 
@@ -32,6 +34,16 @@ def place_of(view: JobView, pace: float) -> Place | None:
 def place_at_the_end(load: QueueLoad) -> Place:
     """The place that a request would have if it were accepted."""
     return _place(load.backlog + 1, load.pace)
+
+
+async def look_up(broker: Broker, job_id: str) -> Place | None:
+    """A job's place now, None when it does not wait. Also while the queue is away: for how long a reader bears that
+    is for the queue to say."""
+    try:
+        view = await broker.describe(job_id)
+        return place_of(view, (await broker.load()).pace) if view.position is not None else None
+    except Unavailable:
+        return None
 
 
 def _place(position: int, pace: float) -> Place:
