@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from support.small_cluster import START
-from visionchat_operator.api import Fallback
+from support.small_cluster import START, SmallCluster
+from visionchat_operator.api import Fallback, VisionChatSpec
 from visionchat_operator.rollout import Steps, Wanted, next_steps
 from visionchat_operator.status_api import Mode
-from visionchat_operator.world import Worker
+from visionchat_operator.world import Load, Ref, Worker
 
 MINUTE = timedelta(minutes=1)
 NOW = START + 10 * MINUTE
@@ -86,3 +86,35 @@ def test_surplus_goes_idle_first_and_youngest_first() -> None:
     workers = [pod(0, jobs=1), pod(1), pod(2, created=START + MINUTE), pod(3, jobs=1)]
     assert names(steps(workers, replicas=3)) == ["p2"]
     assert sorted(names(steps(workers, replicas=2))) == ["p1", "p2"]
+
+
+def test_the_gateway_changes_when_the_new_replicas_answer() -> None:
+    cluster = SmallCluster(VisionChatSpec.model_validate({"model": {"id": "tiny"}}))
+
+    def lived(seconds: int) -> set[Ref]:
+        applied: set[Ref] = set()
+        for _ in range(seconds):
+            cluster.advance(timedelta(seconds=1))
+            made = cluster.plan(Load(0))
+            cluster.carry_out(made)
+            applied = {Ref(m["kind"], m["metadata"]["name"]) for m in made.apply}
+        return applied
+
+    head = {Ref("Deployment", "demo-head"), Ref("ConfigMap", "demo-settings")}
+    assert head <= lived(60)
+    before = cluster.children[Ref("ConfigMap", "demo-settings")]["data"]
+    cluster.spec = VisionChatSpec.model_validate({"model": {"id": "tiny", "maxContext": 512}})
+    assert not head & lived(30)
+    assert cluster.children[Ref("ConfigMap", "demo-settings")]["data"] == before
+    assert head <= lived(60)
+    assert cluster.children[Ref("ConfigMap", "demo-settings")]["data"]["VISIONCHAT_MAX_CONTEXT"] == "512"
+
+
+def test_with_another_image_the_head_comes_first() -> None:
+    cluster = SmallCluster(VisionChatSpec.model_validate({"model": {"id": "tiny"}}))
+    for _ in range(60):
+        cluster.advance(timedelta(seconds=1))
+        cluster.carry_out(cluster.plan(Load(0)))
+    cluster.spec = VisionChatSpec.model_validate({"model": {"id": "tiny"}, "image": "other"})
+    made = cluster.plan(Load(0))
+    assert Ref("Deployment", "demo-head") in {Ref(m["kind"], m["metadata"]["name"]) for m in made.apply}
