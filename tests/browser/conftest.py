@@ -80,7 +80,7 @@ def locked_site(tmp_path: Path) -> Iterator[Site]:
         yield site
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # Playwright's event loop must not outlive the module: other tests have their own
 def browser() -> Iterator[Browser]:
     chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
     if chromium is None:
