@@ -146,9 +146,12 @@ class MemoryBroker:
 
     async def load(self) -> QueueLoad:
         self._jobs.sweep()
-        waiting = len(self._jobs.lost()) + len(self._jobs.waiting())
+        queued = self._jobs.waiting()
+        waiting = len(self._jobs.lost()) + len(queued)
+        oldest = max((self._clock() - entry.job.created_at for entry in queued), default=0.0)
         slots = sum(report.max_running for report in await self.reports())
-        return QueueLoad(waiting, len(self._jobs.held()), len(self._jobs.delayed()), self._mean / max(slots, 1))
+        held, delayed = len(self._jobs.held()), len(self._jobs.delayed())
+        return QueueLoad(waiting, held, delayed, self._mean / max(slots, 1), max(0.0, oldest))
 
     async def reports(self) -> list[ReplicaReport]:
         return [report for _, (until, report) in sorted(self._reports.items()) if until > self._clock()]
