@@ -6,15 +6,18 @@ module on every node, also on those without a model, so nothing heavy is importe
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import os
 from datetime import timedelta
 from typing import Any, cast
 
 from ray import serve
 
-from visionchat_serve import cpu
+from visionchat_serve import cgroup, cpu
 from visionchat_serve.config import Settings
 from visionchat_serve.connection import connect
+from visionchat_serve.retirement import RetirementPolicy, retirement
 
 log = logging.getLogger(__name__)
 
@@ -62,14 +65,27 @@ class Model:
         from visionchat_serve.replica import Replica
 
         budget = cpu.available_cpus()
+        policy = RetirementPolicy(max_jobs=settings.recycle_after_jobs, memory_high=settings.memory_high)
         self._replica = Replica(
             load=lambda: _load(settings, cpus),
             broker=connect(settings),
             name=serve.get_replica_context().replica_id.unique_id,
             cpus=budget.cpus,
             stuck_after=timedelta(seconds=settings.stuck_seconds),
+            retire_when=lambda begun: retirement(begun, cgroup.memory_share(), policy),
         )
         await self._replica.start()
+        self._recycling = asyncio.create_task(self._recycle())
+
+    async def _recycle(self) -> None:
+        """End this process when its time has come; Serve sees at its next check that it is gone, and starts another.
+
+        A health check that fails would have to do so three times before that.
+        """
+        retirement = await self._replica.retired()
+        log.warning("the replica retires (%s): %s", retirement.reason, retirement.message)
+        await self._replica.drain(DRAIN)
+        os._exit(0)
 
     async def check_health(self) -> None:
         self._replica.check()

@@ -58,6 +58,7 @@ class BrokerPolicy:
     dead_ttl: timedelta = timedelta(hours=24)
     idempotency_ttl: timedelta = timedelta(hours=24)
     max_listed: int = 1000  # jobs of one owner that `jobs` remembers
+    outage: timedelta = timedelta(minutes=1)  # readers of an answer wait this long for a queue that went away
 
 
 class Broker(Protocol):
@@ -106,7 +107,8 @@ class Broker(Protocol):
     def events(self, job_id: str, after: str = "0") -> AsyncIterator[JobEvent]:
         """The job's result stream from `after` on, waiting for more, ending after its `Finish`.
 
-        A job that nobody claims by its deadline is ended by whoever reads here. Raises `errors.NotFound` when
+        A job that nobody claims by its deadline is ended by whoever reads here. Once reading has begun, a queue that
+        goes away is waited for, up to `policy.outage`, and nothing is lost or told twice. Raises `errors.NotFound` when
         the job is unknown or its results have expired, `errors.InvalidRequest` when `after` is no event id.
         """
 

@@ -49,6 +49,11 @@ def read_cgroup(root: str | Path = "/") -> Cgroup:
     )
 
 
+def memory_share(root: str | Path = "/") -> float | None:
+    """How much of the memory limit is in use, from 0 to 1; files that the kernel can drop do not count."""
+    return max(_each(list(_groups(Path(root), "memory")), _memory_share_of), default=None)
+
+
 def parse_cpu_list(text: str | None) -> frozenset[int] | None:
     """`0-3,8,10-11` to its numbers; None for an empty list or garbage."""
     cpus: set[int] = set()
@@ -156,14 +161,28 @@ def _memory_of(group: Path) -> int | None:
     return None
 
 
+def _memory_share_of(group: Path) -> float | None:
+    limit = _memory_of(group)
+    used = _number(read_text(group / "memory.current") or read_text(group / "memory.usage_in_bytes"))
+    if limit is None or used is None:
+        return None
+    stat = _stat(group / "memory.stat")
+    droppable = stat.get("total_inactive_file", stat.get("inactive_file")) or 0
+    return max(0, used - droppable) / limit
+
+
 def _throttling_of(group: Path) -> Throttling | None:
-    lines = (read_text(group / "cpu.stat") or "").splitlines()
-    stat = {words[0]: _number(words[1]) for line in lines if len(words := line.split()) == 2}
+    stat = _stat(group / "cpu.stat")
     periods, stopped = stat.get("nr_periods"), stat.get("nr_throttled")
     if periods is None or stopped is None:
         return None
     microseconds = stat.get("throttled_usec") or (stat.get("throttled_time") or 0) / 1000
     return Throttling(periods, stopped, timedelta(microseconds=min(microseconds, 1e15)))
+
+
+def _stat(path: Path) -> dict[str, int | None]:
+    lines = (read_text(path) or "").splitlines()
+    return {words[0]: _number(words[1]) for line in lines if len(words := line.split()) == 2}
 
 
 def _number(text: str | None) -> int | None:

@@ -55,6 +55,9 @@ class Settings(BaseModel):
     max_waiting: int = Field(1000, ge=1, description="jobs not yet answered above which requests get 429")
     result_ttl_seconds: float = Field(900, gt=0, description="how long an answer is kept")
     request_timeout_seconds: float = Field(600, gt=0, description="deadline of a request, waiting included")
+    answer_timeout_seconds: float = Field(300, gt=0, description="how long a replica may work on one request")
+    recycle_after_jobs: int | None = Field(None, ge=1, description="a replica restarts after so many; default: never")
+    memory_high: float = Field(0.85, gt=0, le=1, description="share of the memory limit at which a replica restarts")
     stuck_seconds: float = Field(180, gt=0, description="a model step longer than this gets the replica restarted")
 
     max_body_bytes: int = Field(64 << 20, ge=1024, description="largest request body")

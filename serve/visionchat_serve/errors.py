@@ -37,12 +37,13 @@ class VisionChatError(Exception):
     status = 500
     type = "server_error"
     code = "internal_error"
+    pause: timedelta | None = None  # when to try again, if nothing better is known
 
     def __init__(self, message: str, *, param: str | None = None, retry_after: timedelta | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.param = param
-        self.retry_after = retry_after
+        self.retry_after = retry_after or self.pause
 
     def body(self) -> dict[str, Any]:
         """OpenAI's error form: `{"error": {"message", "type", "param", "code"}}`."""
@@ -107,6 +108,7 @@ class QueueFull(VisionChatError):
 
 class Unavailable(VisionChatError):
     status, type, code = 503, "server_error", "service_unavailable"
+    pause = timedelta(seconds=5)
 
 
 class ReplicaLost(VisionChatError):

@@ -62,6 +62,7 @@ def read_request(
         image_count=len(images),
         created_at=now,
         deadline_at=now + settings.request_timeout_seconds,
+        timeout=settings.answer_timeout_seconds,
     )
     return job, images
 

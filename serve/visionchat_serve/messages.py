@@ -72,7 +72,8 @@ class SamplingParams:
 class ChatJob:
     """One question to the model. `created_at` and `deadline_at` are seconds since the epoch.
 
-    `owner` is whose it is: one's jobs are invisible to others.
+    `owner` is whose it is: one's jobs are invisible to others. `timeout` is the seconds that an attempt may take,
+    within the deadline.
     """
 
     id: str
@@ -84,6 +85,7 @@ class ChatJob:
     deadline_at: float
     owner: str = ""
     priority: Priority = "interactive"
+    timeout: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,15 @@ replica; the operator reads `load` and `reports`.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 
 from visionchat_serve import broker
 from visionchat_serve.broker import BrokerPolicy, LeaseState
+from visionchat_serve.errors import Unavailable
 from visionchat_serve.messages import (
     ChatJob,
     ChunkDetails,
@@ -35,8 +38,11 @@ from visionchat_serve.redis_keys import Keys
 from visionchat_serve.redis_link import RedisLink
 from visionchat_serve.redis_policy import ms
 
+log = logging.getLogger(__name__)
+
 EVENTS_WAIT = timedelta(seconds=3)  # one wait at Redis; below the socket timeout, which catches a hung Redis
 EVENTS_AT_ONCE = 256
+OUTAGE_PAUSE = timedelta(milliseconds=500)
 
 
 class RedisBroker:
@@ -71,17 +77,24 @@ class RedisBroker:
 
     async def events(self, job_id: str, after: str = "0") -> AsyncIterator[JobEvent]:
         broker.resume_point(after)
+        # First the state, then the stream: after "ended", all there is to read is there.
+        wait = await self._wait_of_reader(job_id)
+        outage = _Outage(self.policy.outage)
         while True:
-            # First the state, then the stream: after "ended", all there is to read is there.
-            wait = await self._wait_of_reader(job_id)
-            while events := await self._read(job_id, after, wait):
-                for event in events:
-                    after = event.id
-                    yield event
-                    if isinstance(event.value, Finish):
-                        return
-            if wait == 0:  # `after` was the end already
-                return
+            try:
+                events = await self._read(job_id, after, wait)
+                if not events and wait == 0:  # `after` was the end already
+                    return
+                wait = wait if events else await self._wait_of_reader(job_id)
+            except Unavailable as error:
+                await outage.wait_out(error)
+                continue
+            outage.is_over()
+            for event in events:
+                after = event.id
+                yield event
+                if isinstance(event.value, Finish):
+                    return
 
     async def _wait_of_reader(self, job_id: str) -> int:
         wait: int | None = await self._calls.run("look", job_id, ms(EVENTS_WAIT))
@@ -179,6 +192,25 @@ class RedisBroker:
 
     async def close(self) -> None:
         await self._link.close()
+
+
+class _Outage:
+    """One reader's patience with a queue that went away."""
+
+    def __init__(self, patience: timedelta) -> None:
+        self._patience = patience.total_seconds()
+        self._since: float | None = None
+
+    async def wait_out(self, error: Unavailable) -> None:
+        """Pause before the next try; raise `error` when it has been away for too long."""
+        self._since = self._since or time.monotonic()
+        if time.monotonic() - self._since >= self._patience:
+            raise error
+        log.warning("a reader waits for the queue to come back: %s", error)
+        await asyncio.sleep(OUTAGE_PAUSE.total_seconds())
+
+    def is_over(self) -> None:
+        self._since = None
 
 
 def _event(job_id: str, entry_id: bytes, fields: dict[bytes, bytes]) -> JobEvent:

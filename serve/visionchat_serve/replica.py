@@ -22,12 +22,14 @@ from visionchat_serve.engine_thread import EngineThread
 from visionchat_serve.engines.protocol import Engine, EngineOutput, EngineRequest
 from visionchat_serve.errors import EngineFailure, Unavailable, VisionChatError
 from visionchat_serve.messages import Claim, Finish, FinishReason, ReplicaReport, TokenLogprob, Usage
+from visionchat_serve.retirement import Retirement
 
 log = logging.getLogger(__name__)
 
 BATCH = timedelta(milliseconds=50)  # text is gathered this long before it is sent on
 BLOCK = timedelta(seconds=1)  # one wait for a job; a replica that is told to stop ends within it
 RETRY = timedelta(milliseconds=250)  # pause before the queue is tried again after it went away
+WATCH = timedelta(seconds=1)  # a replica looks at its memory this often
 REPORT = timedelta(seconds=2)  # a replica says this often that it is there
 
 P = ParamSpec("P")
@@ -39,6 +41,7 @@ class _Running:
     """A claimed job while the engine works on it: one engine request for each of the answers that were asked for."""
 
     claim: Claim
+    began: float = field(default_factory=time.monotonic)
     outbox: asyncio.Queue[EngineOutput] = field(default_factory=asyncio.Queue)
     usages: dict[str, Usage] = field(default_factory=dict)  # by request id
     reasons: dict[str, FinishReason] = field(default_factory=dict)
@@ -81,6 +84,16 @@ class _Running:
         first, *others = (self.reasons[request_id] for request_id in self.request_ids)
         return Finish(first, self.usage, others=tuple(others))
 
+    @property
+    def lateness(self) -> str | None:
+        """Why it may not go on, in words."""
+        job = self.claim.job
+        if time.time() > job.deadline_at:
+            return "the request's deadline passed while it was answered"
+        if job.timeout is not None and time.monotonic() - self.began > job.timeout:
+            return f"the answer took longer than {job.timeout:g} s; ask for a shorter one, or about smaller pictures"
+        return None
+
     def stop_delivery(self) -> None:
         assert self.delivery is not None
         self.delivery.cancel()
@@ -90,7 +103,8 @@ class Replica:
     """`start` loads the engine and begins to work; `drain` finishes the running jobs, then ends.
 
     `load` makes the engine, in the thread that will run it; `name` is unique among replicas; `cpus` are the
-    logical CPUs this process may run on, for the report.
+    logical CPUs this process may run on, for the report. `retire_when` is asked, with the number of jobs begun so
+    far, whether it is time to make room for a fresh replica; then nothing more is claimed and `retired` returns.
     """
 
     def __init__(
@@ -101,12 +115,16 @@ class Replica:
         cpus: tuple[int, ...],
         stuck_after: timedelta = timedelta(minutes=3),
         claim_wait: timedelta = BLOCK,
+        retire_when: Callable[[int], Retirement | None] = lambda begun: None,
     ) -> None:
         self._name = name
         self._cpus = cpus
         self._broker = broker
         self._stuck_after = stuck_after
         self._claim_wait = claim_wait
+        self._retire_when = retire_when
+        self._retirement: asyncio.Future[Retirement] = asyncio.get_running_loop().create_future()
+        self._begun = 0
         self._running: dict[str, _Running] = {}
         self._deliveries: set[asyncio.Task[None]] = set()  # outlive `_running`: the last words are still to be sent
         self._slot_free = asyncio.Event()
@@ -120,9 +138,13 @@ class Replica:
         self._report = _report_of(self._engine, self._name, self._cpus)
         self._loops = [
             asyncio.create_task(loop(), name=loop.__name__)
-            for loop in (self._claim_loop, self._renew_loop, self._report_loop)
+            for loop in (self._claim_loop, self._renew_loop, self._report_loop, self._watch_loop)
         ]
         self._claiming = self._loops[0]
+
+    async def retired(self) -> Retirement:
+        """Wait until it is time to `drain`."""
+        return await asyncio.shield(self._retirement)
 
     async def drain(self, patience: timedelta) -> None:
         """Claim nothing more, finish what runs, give back what is not done after `patience`, then end."""
@@ -157,13 +179,13 @@ class Replica:
         if self._thread.stuck_for() > self._stuck_after:
             raise EngineFailure(f"one model step has taken longer than {self._stuck_after}")
         for task in self._loops:
-            if task.done() and not self._stopping.is_set():
+            if task.done() and not self._stopping.is_set() and not self._retirement.done():
                 raise EngineFailure(f"the replica's {task.get_name()} has ended")
 
     # --- from the queue to the engine ---
 
     async def _claim_loop(self) -> None:
-        while not self._stopping.is_set() and self._thread.failure is None:
+        while not self._stopping.is_set() and self._thread.failure is None and not self._is_time_to_retire():
             room = self._engine.max_running - sum(one.claim.job.sampling.n for one in self._running.values())
             if room <= 0:
                 self._slot_free.clear()
@@ -177,6 +199,7 @@ class Replica:
             await self._broker.release(claim)
             return
         running = self._running[claim.job.id] = _Running(claim)
+        self._begun += 1
         for request in running.requests():
             self._thread.add(request)
         running.delivery = asyncio.create_task(self._deliver(running))
@@ -229,15 +252,43 @@ class Replica:
 
     async def _abandon(self, running: _Running, told: Finish | None) -> None:
         """Stop the engine's work on a job, free its place, and end the job with `told` if it is still ours."""
-        for request_id in running.request_ids:
-            self._thread.abort(request_id)
+        self._stop_engine(running)
         await self._end(running, told)
 
-    async def _end(self, running: _Running, told: Finish | None) -> None:
+    def _stop_engine(self, running: _Running) -> None:
+        for request_id in running.request_ids:
+            self._thread.abort(request_id)
+
+    def _forget(self, running: _Running) -> None:
         self._running.pop(running.claim.job.id, None)
         self._slot_free.set()
+
+    async def _end(self, running: _Running, told: Finish | None) -> None:
+        self._forget(running)
         if told is not None:
             await self._until_queue_answers(self._broker.finish, running.claim, told)
+
+    # --- the end of a replica that has done its part ---
+
+    async def _watch_loop(self) -> None:
+        while True:
+            self._is_time_to_retire()
+            await asyncio.sleep(WATCH.total_seconds())
+
+    def _is_time_to_retire(self) -> bool:
+        retirement = self._retire_when(self._begun)
+        if retirement is not None and not self._retirement.done():
+            self._retirement.set_result(retirement)
+        if retirement is not None and retirement.at_once:
+            self._drop_what_runs()
+        return self._retirement.done()
+
+    def _drop_what_runs(self) -> None:
+        """Without giving it back: it counts as lost, so that others try it at once, but not for ever."""
+        for running in list(self._running.values()):
+            running.stop_delivery()
+            self._stop_engine(running)
+            self._forget(running)
 
     # --- leases and presence ---
 
@@ -255,16 +306,15 @@ class Replica:
         except Unavailable as error:
             log.warning("leases not renewed, trying again: %s", error)
             return
-        late = Finish("error", error_code="timeout", message="the request's deadline passed while it was answered")
         for one, state in zip(running, states, strict=True):
             if one.claim.job.id not in self._running:
                 continue  # it ended meanwhile
             if state is not LeaseState.HELD:
                 one.stop_delivery()
                 await self._give_up(one, state)
-            elif time.time() > one.claim.job.deadline_at:
+            elif (lateness := one.lateness) is not None:
                 one.stop_delivery()
-                await self._abandon(one, late)
+                await self._abandon(one, Finish("error", one.usage, "timeout", lateness))
 
     async def _report_loop(self) -> None:
         while True:

@@ -75,7 +75,7 @@ async def test_everything_goes_on_after_a_restart(own_server: EmbeddedRedis, mak
 
 async def test_a_reader_learns_that_redis_went_away(own_server: EmbeddedRedis, make_job: Any, collect: Any) -> None:
     queue = Queue(own_server.url)
-    broker = queue.open()
+    broker = queue.open(outage=NOW)
     job = make_job()
     await broker.submit(job, [])
     reader = asyncio.ensure_future(collect(broker, job.id))
@@ -87,6 +87,31 @@ async def test_a_reader_learns_that_redis_went_away(own_server: EmbeddedRedis, m
     for task in (reader, claimer):
         with pytest.raises(Unavailable):
             await asyncio.wait_for(task, 5)
+    await queue.close()
+
+
+async def test_a_reader_waits_for_redis_to_come_back(own_server: EmbeddedRedis, make_job: Any, collect: Any) -> None:
+    queue = Queue(own_server.url)
+    broker = queue.open(lease=timedelta(seconds=30))
+    job = make_job()
+    await broker.submit(job, [])
+    [claim] = await broker.claim("a", 1, NOW)
+    seen: list[Any] = []
+
+    async def read() -> None:
+        async for event in broker.events(job.id):
+            seen.append(event.value)
+
+    reader = asyncio.ensure_future(read())
+    await broker.publish(claim, 0, "red")
+    await wait_until(lambda: len(seen) == 1, "the first piece came")
+    own_server.stop()
+    assert await refuses(lambda: collect(broker, job.id)), "who comes now is told at once"
+    own_server.start()
+    await broker.publish(claim, 1, "blue")
+    await broker.finish(claim, STOP)
+    await asyncio.wait_for(reader, 5)
+    assert [getattr(value, "text", "end") for value in seen] == ["red", "blue", "end"]
     await queue.close()
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.machine import Machine, empty_folder
-from visionchat_serve.cgroup import Cgroup, Throttling, format_cpu_list, parse_cpu_list, read_cgroup
+from visionchat_serve.cgroup import Cgroup, Throttling, format_cpu_list, memory_share, parse_cpu_list, read_cgroup
 
 NOTHING = Cgroup(None, None, None, None)
 
@@ -152,3 +152,27 @@ def test_the_machine_we_are_on() -> None:
     seen = read_cgroup()
     assert seen.quota is None or seen.quota > 0
     assert seen.cpus is None or min(seen.cpus) >= 0
+
+
+def test_the_share_of_the_memory_in_version_2(tmp_path: Path) -> None:
+    machine = Machine(tmp_path).v2("/a/b")
+    machine.put("sys/fs/cgroup/a/memory.max", "1000")
+    machine.put("sys/fs/cgroup/a/memory.current", "900")
+    machine.put("sys/fs/cgroup/a/memory.stat", "anon 200\ninactive_file 400\nactive_file 300")
+    assert memory_share(tmp_path) == 0.5
+    machine.put("sys/fs/cgroup/a/b/memory.max", "400")
+    machine.put("sys/fs/cgroup/a/b/memory.current", "300")
+    assert memory_share(tmp_path) == 0.75, "the tightest group counts"
+    machine.put("sys/fs/cgroup/a/b/memory.max", "max")
+    machine.put("sys/fs/cgroup/a/memory.max", "max")
+    assert memory_share(tmp_path) is None
+
+
+def test_the_share_of_the_memory_in_version_1(tmp_path: Path) -> None:
+    machine = Machine(tmp_path).v1({"memory": "/"})
+    machine.put("sys/fs/cgroup/memory/memory.limit_in_bytes", "1000")
+    machine.put("sys/fs/cgroup/memory/memory.usage_in_bytes", "900")
+    machine.put("sys/fs/cgroup/memory/memory.stat", "inactive_file 0\ntotal_inactive_file 300")
+    assert memory_share(tmp_path) == 0.6
+    machine.put("sys/fs/cgroup/memory/memory.usage_in_bytes", "garbage")
+    assert memory_share(tmp_path) is None

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -17,8 +18,9 @@ from visionchat_serve.answer import Answer
 from visionchat_serve.broker import BrokerPolicy, LeaseState
 from visionchat_serve.errors import EngineFailure, Unavailable, VisionChatError
 from visionchat_serve.memory_broker import MemoryBroker
-from visionchat_serve.messages import ChatJob, Claim, Finish, Message, SamplingParams, TextPart, Usage
+from visionchat_serve.messages import ChatJob, Claim, Finish, Message, QueueLoad, SamplingParams, TextPart, Usage
 from visionchat_serve.replica import Replica
+from visionchat_serve.retirement import RetirementPolicy, retirement
 
 SHORT_LEASE = BrokerPolicy(lease=timedelta(milliseconds=150))
 
@@ -163,6 +165,75 @@ async def test_what_is_not_done_in_time_is_given_back() -> None:
     other.release.set()
     async with replica(other, broker, "r2"):
         assert await answer(broker, "slow") == "a !hold b"
+
+
+async def test_after_its_share_of_jobs_a_replica_finishes_and_retires() -> None:
+    broker, engine = MemoryBroker(), ScriptedEngine()
+    for number in range(3):
+        await broker.submit(job(f"j{number}", "a !hold b"), [])
+    policy = RetirementPolicy(max_jobs=2)
+    one = Replica(
+        loader(engine), broker, "r1", (0,), claim_wait=timedelta(milliseconds=20),
+        retire_when=lambda begun: retirement(begun, None, policy),
+    )  # fmt: skip
+    await one.start()
+    retired = asyncio.create_task(one.retired())
+    await wait_until(lambda: bool(engine.seen), "the first runs")
+    assert not retired.done()
+    engine.release.set()
+    assert (await asyncio.wait_for(retired, 5)).reason == "JobsDone"
+    one.check()
+    await one.drain(timedelta(seconds=5))
+    assert [await answer(broker, f"j{n}") for n in range(2)] == ["a !hold b"] * 2
+    assert await broker.load() == QueueLoad(waiting=1, leased=0)
+    async with replica(engine_that_runs(), broker, "r2"):
+        assert await answer(broker, "j2") == "a !hold b"
+
+
+def engine_that_runs() -> ScriptedEngine:
+    engine = ScriptedEngine()
+    engine.release.set()
+    return engine
+
+
+async def test_memory_that_runs_out_is_never_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """High: what runs is finished. Higher while it runs: it is dropped and counts as lost, and others may try it."""
+    monkeypatch.setattr("visionchat_serve.replica.WATCH", timedelta(milliseconds=10))
+    broker, engine, memory = MemoryBroker(), ScriptedEngine(), 0.5
+    await broker.submit(job("large", "a !hold b"), [])
+    one = Replica(
+        loader(engine), broker, "r1", (0,), claim_wait=timedelta(milliseconds=20),
+        retire_when=lambda begun: retirement(begun, memory, RetirementPolicy()),
+    )  # fmt: skip
+    await one.start()
+    await wait_until(lambda: bool(engine.seen), "it runs")
+    memory = 0.9
+    assert (await asyncio.wait_for(one.retired(), 5)).reason == "MemoryHigh"
+    draining = asyncio.create_task(one.drain(timedelta(seconds=30)))
+    await wait_until(lambda: one._stopping.is_set(), "it drains")
+    assert (await broker.load()).leased == 1
+    memory = 0.96
+    await wait_until(lambda: not one._running, "the job is dropped")
+    engine.release.set()
+    await asyncio.wait_for(draining, 5)
+    view = await broker.describe("large")
+    assert (view.status, view.attempt) == ("queued", 1)
+    async with replica(engine_that_runs(), broker, "r2"):
+        assert await answer(broker, "large") == "a !hold b"
+    assert (await broker.describe("large")).attempt == 2
+
+
+async def test_an_answer_that_takes_too_long_is_ended() -> None:
+    broker, engine = MemoryBroker(SHORT_LEASE), ScriptedEngine()
+    await broker.submit(replace(job("long", "a !hold b"), timeout=0.05), [])
+    async with replica(engine, broker):
+        assert await answer(broker, "long") == "timeout"
+        view = await broker.describe("long")
+        assert view.finish is not None
+        assert "longer than 0.05 s" in (view.finish.message or "")
+        engine.release.set()
+        await broker.submit(replace(job("next", "a b"), timeout=60), [])
+        assert await answer(broker, "next") == "a b"
 
 
 async def test_a_ready_replica_reports_itself() -> None:
