@@ -85,6 +85,8 @@ class ChatJob:
     deadline_at: float
     owner: str = ""
     priority: Priority = "interactive"
+    metadata: dict[str, str] = field(default_factory=dict)  # the owner's own notes on it
+    cache_key: str = ""  # the same for all requests that have the same answer; "" if the answer is not to be kept
     timeout: float | None = None
 
 
@@ -94,6 +96,15 @@ class Idempotency:
 
     key: str
     fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """What became of a request: `job_id` is the job that stands for it. `accepted`: it waits. `known`: an earlier
+    request made that job. `joined`: the same is being answered already. `hit`: it is answered by a kept answer."""
+
+    job_id: str
+    how: Literal["accepted", "known", "joined", "hit"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,14 +213,15 @@ def status_after(finish: Finish) -> JobStatus:
 class QueueLoad:
     """The queue at one moment, in jobs. `backlog` is what is not yet answered.
 
-    `pace` is the seconds between two answers of all replicas that report, 0 until one was measured; an estimate,
-    so that two loads are equal by their jobs.
+    `pace` is the seconds between two answers of all replicas that report, 0 until one was measured; `oldest` the age
+    in seconds of the job that has waited longest, 0 if none waits. Two loads are equal by their jobs.
     """
 
     waiting: int
     leased: int
     delayed: int = 0
     pace: float = field(default=0.0, compare=False)
+    oldest: float = field(default=0.0, compare=False)
 
     @property
     def backlog(self) -> int:
@@ -225,7 +237,8 @@ class QueueLoad:
 class ReplicaReport:
     """What a ready replica says of itself every few seconds; it vanishes soon after the replica does.
 
-    `cpus` are the logical CPUs it may really run on, `threads` what its engine uses.
+    `cpus` are the logical CPUs it may really run on, `threads` what its engine uses, `running` the jobs that it
+    works on; `pod` is where it runs, if in a cluster.
     """
 
     replica: str
@@ -238,6 +251,8 @@ class ReplicaReport:
     max_context: int
     max_running: int
     loaded_at: float
+    running: int = 0
+    pod: str = ""
 
 
 _adapters: dict[Any, TypeAdapter[Any]] = {}  # making one is slow, using it is quick

@@ -22,8 +22,26 @@ def ms(duration: timedelta) -> int:
 
 def policy_for_scripts(policy: BrokerPolicy, keys: Keys) -> str:
     """The JSON text."""
-    durations = ("lease", "result_ttl", "max_wait", "retry_delay", "max_retry_delay", "dead_ttl", "idempotency_ttl")
-    counts = ("max_attempts", "max_waiting", "batch_after", "max_dead", "max_listed")
+    durations = (
+        "lease",
+        "result_ttl",
+        "max_wait",
+        "retry_delay",
+        "max_retry_delay",
+        "dead_ttl",
+        "idempotency_ttl",
+        "cache_ttl",
+    )
+    counts = (
+        "max_attempts",
+        "max_waiting",
+        "batch_after",
+        "max_dead",
+        "max_listed",
+        "owner_rate",
+        "owner_open",
+        "cache_bytes",
+    )
     ends = {
         "cancelled": broker.CANCELLED,
         "timed_out": broker.TIMED_OUT,
@@ -34,5 +52,5 @@ def policy_for_scripts(policy: BrokerPolicy, keys: Keys) -> str:
         {name: ms(getattr(policy, name)) for name in durations}
         | {name: getattr(policy, name) for name in counts}
         | {name: encode(finish).decode() for name, finish in ends.items()}
-        | {"job": keys.job("")}
+        | {"job": keys.job(""), "flight": keys.flight(""), "answer": keys.answer("")}
     )

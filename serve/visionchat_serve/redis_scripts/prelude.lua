@@ -8,7 +8,9 @@
 -- job hash: job (JSON), owner, created_at, priority, seq (arrival number), deadline (epoch ms), images (how many),
 --   status (queued | leased | ended), attempt (number of the last claim: the fence), released (claims given back),
 --   consumer, leased_at, next (index of the next chunk of this attempt), cancelled (1 when asked to stop),
---   finish, ended_at, ended_by (attempt whose replica ended it)
+--   finish, ended_at, ended_by (attempt whose replica ended it), cache_key ('' if its answer is not kept)
+-- A job that several clients wait for: `flight` of its cache_key names it, the set `clients` who they are. A kept
+-- answer is a copy of the stream of the job that gave it.
 --
 -- ARGV[1] is the broker's policy as JSON (see `redis_policy`). A job's keys follow from POLICY.job and its id; they
 -- are in the slot of the KEYS, by their hash tag.
@@ -24,6 +26,10 @@ local NOW = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local function job_key(id) return POLICY.job .. id end
 local function events_key(id) return POLICY.job .. id .. ':events' end
 local function images_key(id) return POLICY.job .. id .. ':images' end
+
+local function clients_key(id) return POLICY.job .. id .. ':clients' end
+local function flight_key(key) return POLICY.flight .. key end
+local function answer_key(key) return POLICY.answer .. key end
 
 local function get(id, ...) return unpack(redis.call('HMGET', job_key(id), ...)) end
 local function set(id, ...) redis.call('HSET', job_key(id), ...) end
@@ -66,10 +72,18 @@ local function enqueue(id)
   ring()
 end
 
+-- Nobody more may join a job that has ended or is being stopped.
+local function close_flight(id)
+  local key = get(id, 'cache_key')
+  if key and redis.call('GET', flight_key(key)) == id then redis.call('DEL', flight_key(key)) end
+end
+
 local function mark_ended(id, finish, ttl)
   append(id, 'attempt', get(id, 'attempt'), 'finish', finish)
   set(id, 'status', 'ended', 'finish', finish, 'ended_at', NOW)
   dequeue(id)
+  close_flight(id)
+  redis.call('UNLINK', clients_key(id))
   redis.call('PEXPIRE', job_key(id), ttl)
   redis.call('PEXPIRE', events_key(id), ttl)
 end
@@ -97,6 +111,15 @@ local function sweep()
     if get(id, 'status') then end_job(id, POLICY.timed_out) else dequeue(id) end
   end
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', DELAYED, '-inf', NOW)) do enqueue(id) end
+end
+
+-- At once if nobody holds the job, else by telling its replica. 0: unknown or already ended.
+local function stop(id)
+  local status = get(id, 'status')
+  if not status or status == 'ended' then return 0 end
+  close_flight(id)
+  if is_held(id) then set(id, 'cancelled', 1) else end_job(id, POLICY.cancelled) end
+  return 1
 end
 
 -- How many ms pass between two answers of all replicas together; nil until one was measured.
