@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 import uvicorn
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from support.scripted_engine import ScriptedEngine, loader
 from visionchat_serve.api_keys import new_key
@@ -25,6 +25,9 @@ from visionchat_serve.config import Settings
 from visionchat_serve.memory_broker import MemoryBroker
 from visionchat_serve.replica import Replica
 from visionchat_serve.routes import create_app
+
+PATIENCE_MS = 60_000  # a busy machine takes its time; nothing waits longer than it must
+expect.set_options(timeout=PATIENCE_MS)
 
 PICTURES = Path(__file__).parents[1] / "data" / "pictures"
 
@@ -99,7 +102,7 @@ def page(browser: Browser) -> Iterator[Page]:
     faults: list[str] = []
     page.on("pageerror", lambda error: faults.append(str(error)))
     page.on("console", lambda said: faults.append(said.text) if said.type == "error" else None)
-    page.set_default_timeout(10_000)
+    page.set_default_timeout(PATIENCE_MS)
     yield page
     page.context.close()
     # A refused request is also an "error" to the console; what the page does about it is what the tests look at.
