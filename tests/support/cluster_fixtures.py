@@ -76,12 +76,16 @@ _numbers = itertools.count(1)
 
 
 @pytest.fixture
-def namespace(api: Api) -> str:
+def namespace(api: Api) -> Iterator[str]:
     """A new one, where only restricted pods are let in."""
     name = f"test-{next(_numbers)}"
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     api.create("/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
-    return name
+    yield name
+    path = f"{CHATS}/namespaces/{name}/visionchats"
+    for chat in api.get(path)["items"]:
+        api.merge(f"{path}/{chat['metadata']['name']}", {"metadata": {"finalizers": None}})
+        api.delete(f"{path}/{chat['metadata']['name']}")
 
 
 @pytest.fixture(scope="session")

@@ -138,7 +138,18 @@ class PlayedNode:
         cpus = int(pod["spec"]["containers"][0]["resources"]["limits"]["cpu"])
         cpuset = tuple(range(index * cpus, (index + 1) * cpus)) if pinned else tuple(range(CPUS))
         report = ReplicaReport(
-            f"replica-{name}", "torch", "tiny", "float32", "1", cpus, cpuset, 4096, 1, 0.0, int(name in self.busy), name
+            replica=f"replica-{name}",
+            engine="torch",
+            model="tiny",
+            dtype="float32",
+            revision="1",
+            threads=cpus,
+            cpus=cpuset,
+            max_context=4096,
+            max_running=1,
+            loaded_at=0.0,
+            running=int(name in self.busy),
+            pod=name,
         )
         await self._broker(chat).report(report, ttl=timedelta(seconds=1))
 
