@@ -7,7 +7,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 PICTURE ?= tests/data/pictures/circle-and-square.png
 QUESTION ?= What do you see?
 
-.PHONY: help install demo test test-browser verify fmt fuzz bench chaos load generate train evaluate sim clean
+.PHONY: help install demo test test-browser verify fmt fuzz bench chaos load generate train evaluate sim cluster-api clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,6 +68,9 @@ train: $(VENV)/installed-train ## train the tiny model (hours; goes on where it 
 
 evaluate: $(VENV)/installed-train ## what the tiny model can do, by skill, on 1,000 questions that it never saw
 	$(BIN)/python -m visionchat_serve.tiny.evaluate
+
+cluster-api: install ## a real Kubernetes API server on loopback with the CRD, until Ctrl-C; prints KUBECONFIG
+	$(BIN)/python tests/cluster/api.py
 
 sim: install ## the operator's scaling against other rules on the same loads; prints the README's table
 	$(BIN)/python tests/sim/run.py --write
