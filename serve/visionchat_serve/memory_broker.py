@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 
 from visionchat_serve import broker
 from visionchat_serve.broker import BrokerPolicy, LeaseState
+from visionchat_serve.memory_homes import Homes
 from visionchat_serve.memory_jobs import Entry, Jobs, Status
 from visionchat_serve.messages import (
     ChatJob,
@@ -38,6 +39,7 @@ class MemoryBroker:
         self.policy = policy or BrokerPolicy()
         self._clock = clock
         self._jobs = Jobs(self.policy, clock)
+        self._homes = Homes(self.policy, clock)
         self._reports: dict[str, tuple[float, ReplicaReport]] = {}
         self._once: dict[tuple[str, str], tuple[float, str, str]] = {}  # until when, fingerprint, job
         self._mean, self._seen = 0.0, 0  # seconds of the last answers
@@ -51,7 +53,7 @@ class MemoryBroker:
             return earlier
         await self._check_room(job)
         expires_at = max(job.deadline_at, self._clock()) + self.policy.result_ttl.total_seconds()
-        self._jobs.known[job.id] = Entry(job, tuple(images), expires_at)
+        self._jobs.known[job.id] = Entry(job, tuple(images), expires_at, self._clock())
         if idempotency is not None:
             until = self._clock() + self.policy.idempotency_ttl.total_seconds()
             self._once[job.owner, idempotency.key] = until, idempotency.fingerprint, job.id
@@ -158,21 +160,28 @@ class MemoryBroker:
     async def claim(self, consumer: str, count: int, block: timedelta) -> list[Claim]:
         give_up_at = time.monotonic() + block.total_seconds()
         while True:
-            claims = self._claim_now(consumer, count)
+            claims = await self._claim_now(consumer, count)
             left = give_up_at - time.monotonic()
             if claims or left <= 0:
                 return claims
             await self._wait(min(left, POLL))
 
-    def _claim_now(self, consumer: str, count: int) -> list[Claim]:
+    async def _claim_now(self, consumer: str, count: int) -> list[Claim]:
         self._jobs.sweep()
         claims: list[Claim] = []
         for entry in self._jobs.lost():
             if len(claims) < count and (claim := self._jobs.retry(entry, consumer)):
                 claims.append(claim)
-        while len(claims) < count and (waiting := self._jobs.next()):
+                self._homes.note(entry)
+        places = {report.replica: report.max_running for report in await self.reports()}
+        while len(claims) < count and (waiting := self._jobs.next(self._reserved_from(consumer, places))):
             claims.append(self._jobs.lease(waiting, consumer))
+            self._homes.note(waiting)
         return claims
+
+    def _reserved_from(self, consumer: str, places: Mapping[str, int]) -> Callable[[Entry], bool]:
+        held = self._jobs.held()
+        return lambda entry: self._homes.is_reserved(entry, consumer, held, places)
 
     async def renew(self, consumer: str, claims: Sequence[Claim]) -> list[LeaseState]:
         states = [self._jobs.state(claim) for claim in claims]
@@ -216,7 +225,7 @@ class MemoryBroker:
         if state is LeaseState.LOST:
             return False
         entry = self._jobs.known[claim.job.id]
-        entry.status, entry.released = Status.QUEUED, entry.released + 1
+        entry.status, entry.released, entry.queued_at = Status.QUEUED, entry.released + 1, self._clock()
         if state is LeaseState.CANCELLED:
             self._jobs.end(entry, broker.CANCELLED)
         self._wake()

@@ -29,6 +29,7 @@ class Entry:
     job: ChatJob
     images: tuple[bytes, ...]
     expires_at: float
+    queued_at: float
     status: Status = Status.QUEUED
     attempt: int = 0  # number of the last claim: the fence
     released: int = 0  # claims that were given back and do not count
@@ -118,10 +119,12 @@ class Jobs:
         for entry in self.known.values():
             if entry.status is Status.QUEUED and entry.job.deadline_at <= now:
                 self.end(entry, broker.TIMED_OUT)
+            elif entry.status is Status.QUEUED and 0 < entry.delayed_until <= now:
+                entry.delayed_until, entry.queued_at = 0, now
 
-    def next(self) -> Entry | None:
-        """The waiting job whose turn it is."""
-        waiting = self.waiting()
+    def next(self, is_reserved: Callable[[Entry], bool]) -> Entry | None:
+        """The waiting job whose turn it is, of those that are not left for another replica."""
+        waiting = [e for e in self.waiting() if not is_reserved(e)]
         batch = next((e for e in waiting if e.job.priority == "batch"), None)
         first = batch if batch and self._streak >= self._policy.batch_after else next(iter(waiting), None)
         if first is not None:

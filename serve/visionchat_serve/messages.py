@@ -73,7 +73,7 @@ class ChatJob:
     """One question to the model. `created_at` and `deadline_at` are seconds since the epoch.
 
     `owner` is whose it is: one's jobs are invisible to others. `timeout` is the seconds that an attempt may take,
-    within the deadline.
+    within the deadline. Jobs with the same `affinity`, not "", are best answered by the same replica.
     """
 
     id: str
@@ -86,6 +86,7 @@ class ChatJob:
     owner: str = ""
     priority: Priority = "interactive"
     timeout: float | None = None
+    affinity: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ class RedisBroker:
     async def submit(self, job: ChatJob, images: Sequence[bytes], idempotency: Idempotency | None = None) -> str:
         key, fingerprint = (idempotency.key, idempotency.fingerprint) if idempotency else ("", "")
         keys = self._keys.owned(job.owner), self._keys.once(job.owner, key)
-        args = job.owner, job.priority, job.created_at, int(job.deadline_at * 1000), fingerprint
+        args = job.owner, job.priority, job.created_at, int(job.deadline_at * 1000), fingerprint, job.affinity
         what, detail = await self._calls.run("submit", job.id, encode(job), *args, *images, keys=keys)
         if what == b"reused":
             raise broker.key_reused()

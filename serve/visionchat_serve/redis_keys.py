@@ -43,6 +43,10 @@ class Keys:
         """Hash: the job that stands for an idempotency key. Hashed, because a client chose it."""
         return self._name("once", hashlib.sha256(f"{owner}\0{key}".encode()).hexdigest())
 
+    def home(self, affinity: str) -> str:
+        """Text: the replica that claimed the last job with this affinity."""
+        return self._name("home", affinity)
+
     def job(self, job_id: str) -> str:
         """Hash: the job, its status, attempt and deadline."""
         return self._name("job", job_id)

@@ -22,7 +22,16 @@ def ms(duration: timedelta) -> int:
 
 def policy_for_scripts(policy: BrokerPolicy, keys: Keys) -> str:
     """The JSON text."""
-    durations = ("lease", "result_ttl", "max_wait", "retry_delay", "max_retry_delay", "dead_ttl", "idempotency_ttl")
+    durations = (
+        "lease",
+        "result_ttl",
+        "max_wait",
+        "retry_delay",
+        "max_retry_delay",
+        "dead_ttl",
+        "idempotency_ttl",
+        "affinity_wait",
+    )
     counts = ("max_attempts", "max_waiting", "batch_after", "max_dead", "max_listed")
     ends = {
         "cancelled": broker.CANCELLED,
@@ -34,5 +43,5 @@ def policy_for_scripts(policy: BrokerPolicy, keys: Keys) -> str:
         {name: ms(getattr(policy, name)) for name in durations}
         | {name: getattr(policy, name) for name in counts}
         | {name: encode(finish).decode() for name, finish in ends.items()}
-        | {"job": keys.job("")}
+        | {"job": keys.job(""), "home": keys.home("")}
     )

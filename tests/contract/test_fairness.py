@@ -79,6 +79,86 @@ async def test_neither_starves(queue: Queue, make_job: Any) -> None:
     assert served == {"interactive": 40, "batch": 10}
 
 
+# --- a conversation stays with its replica ---
+
+
+async def next_of(broker: Broker, consumer: str) -> str | None:
+    claims = await broker.claim(consumer, 1, NOW)
+    return claims[0].job.id if claims else None
+
+
+async def at_home(broker: Broker, make_job: Any, *, places: int = 1) -> None:
+    """Two replicas, of which `a` has answered in the conversation."""
+    for name in ("a", "b"):
+        await broker.report(report(name, places), LONG)
+    job = make_job(affinity="cat")
+    await broker.submit(job, [])
+    [claim] = await broker.claim("a", 1, NOW)
+    await broker.finish(claim, STOP)
+
+
+async def test_a_job_is_left_for_the_replica_that_knows_it(queue: Queue, make_job: Any) -> None:
+    broker = queue.open(lease=LONG, affinity_wait=LONG)
+    await at_home(broker, make_job)
+    more, other, plain = make_job(affinity="cat"), make_job(affinity="dog"), make_job()
+    for job in (more, other, plain):
+        await broker.submit(job, [])
+    assert await next_of(broker, "b") == other.id, "what is nobody's goes in its order"
+    assert await next_of(broker, "a") == more.id
+    assert await next_of(broker, "b") == plain.id
+
+
+async def test_who_waits_for_a_job_gets_the_own_one(queue: Queue, make_job: Any) -> None:
+    broker, same = queue.open(lease=LONG, affinity_wait=LONG), queue.open(lease=LONG, affinity_wait=LONG)
+    await at_home(broker, make_job)
+    stranger = asyncio.ensure_future(broker.claim("b", 1, timedelta(seconds=1)))
+    at_its_home = asyncio.ensure_future(same.claim("a", 1, timedelta(seconds=5)))
+    job = make_job(affinity="cat")
+    await broker.submit(job, [])
+    assert [claim.job for claim in await at_its_home] == [job]
+    assert await stranger == []
+
+
+async def test_it_is_not_left_for_long(queue: Queue, make_job: Any) -> None:
+    broker = queue.open(lease=LONG, affinity_wait=timedelta(milliseconds=100))
+    await at_home(broker, make_job)
+    job = make_job(affinity="cat")
+    await broker.submit(job, [])
+    started = time.monotonic()
+    assert [claim.job for claim in await broker.claim("b", 1, timedelta(seconds=10))] == [job]
+    assert time.monotonic() - started < 5, "a waiting claim sees the reservation end"
+    assert await next_of(broker, "b") is None
+
+
+async def test_it_is_not_left_for_a_replica_that_is_busy_or_gone(queue: Queue, make_job: Any) -> None:
+    broker = queue.open(lease=LONG, affinity_wait=LONG)
+    await at_home(broker, make_job)
+    running, second, third = make_job(), make_job(affinity="cat"), make_job(affinity="dog")
+    await broker.submit(running, [])
+    assert await next_of(broker, "a") == running.id
+    await broker.submit(second, [])
+    assert await next_of(broker, "b") == second.id, "its replica has no place free"
+    await broker.submit(third, [])
+    assert await next_of(broker, "c") == third.id
+    await broker.leave("b")
+    await broker.submit(fourth := make_job(affinity="cat"), [])
+    assert await next_of(broker, "a") == second.id, "what the other one held comes first"
+    assert await next_of(broker, "c") == fourth.id
+
+
+async def test_it_is_not_left_for_the_busiest(queue: Queue, make_job: Any) -> None:
+    broker = queue.open(lease=LONG, affinity_wait=LONG)
+    await at_home(broker, make_job, places=4)
+    jobs = [make_job(affinity="cat") for _ in range(3)]
+    for job in jobs:
+        await broker.submit(job, [])
+    assert await next_of(broker, "b") is None
+    assert await next_of(broker, "a") == jobs[0].id
+    assert await next_of(broker, "b") == jobs[1].id, "b holds fewer; from now on it is at home there"
+    assert await next_of(broker, "a") is None, "both hold as many, and b had it last"
+    assert await next_of(broker, "b") == jobs[2].id
+
+
 # --- as long as it is measured to take ---
 
 

@@ -41,6 +41,7 @@ from visionchat_serve.messages import (
     JobView,
     Message,
     Priority,
+    ReplicaReport,
     SamplingParams,
     TextPart,
     TokenChunk,
@@ -62,6 +63,7 @@ POLICY = BrokerPolicy(
     retry_delay=timedelta(seconds=4),
     max_retry_delay=timedelta(seconds=6),
     max_dead=2,
+    affinity_wait=timedelta(seconds=1.5),
 )
 ANY = st.integers(min_value=0, max_value=10**6)  # picks one of what there is, in whatever number
 RECENT = st.integers(min_value=0, max_value=4)  # the same, counted from the last
@@ -136,11 +138,14 @@ class TwoQueues(RuleBasedStateMachine):
         images=st.lists(st.binary(max_size=2), max_size=2),
         key=st.sampled_from(["", "", "k", "l"]),
         body=st.sampled_from(["x", "x", "y"]),
+        affinity=st.sampled_from(["", "cat"]),
     )
-    def submit(self, priority: Priority, patience: float, images: list[bytes], key: str, body: str) -> None:
+    def submit(
+        self, priority: Priority, patience: float, images: list[bytes], key: str, body: str, affinity: str = ""
+    ) -> None:
         job = ChatJob(
             f"job-{len(self.jobs):04}", (Message("user", (TextPart("?"),)),), SamplingParams(), "tiny",
-            len(images), self.now, self.now + patience, "ann", priority,
+            len(images), self.now, self.now + patience, "ann", priority, affinity=affinity,
         )  # fmt: skip
         unanswered = self.both("load").backlog
         result = self.both("submit", job, images, Idempotency(key, body) if key else None)
@@ -157,8 +162,8 @@ class TwoQueues(RuleBasedStateMachine):
 
     @rule(priorities=st.lists(st.sampled_from(["interactive", "batch"]), min_size=3, max_size=6))
     def submit_many(self, priorities: list[Priority]) -> None:
-        for priority in priorities:
-            self.submit(priority, 300.0, [], "", "")
+        for number, priority in enumerate(priorities):
+            self.submit(priority, 300.0, [], "", "", "cat" if number % 3 == 0 else "")
 
     @precondition(lambda self: self.jobs)
     @rule(pick=ANY)
@@ -199,8 +204,10 @@ class TwoQueues(RuleBasedStateMachine):
         self.jump(pause)
 
     def check_order(self, claimed: Promised, waiting: list[Promised]) -> None:
-        """First come, first served within a priority; neither starves. What came back may go before."""
-        new = [p for p in waiting if p.attempt == 0]
+        """First come, first served within a priority; neither starves. What came back may go before, and what has an
+        affinity may be left for another for a moment."""
+        left = POLICY.affinity_wait.total_seconds()
+        new = [p for p in waiting if p.attempt == 0 and not (p.job.affinity and self.now < p.job.created_at + left)]
         if claimed not in new:
             if claimed.job.priority == "batch":
                 self.batch_passed_over = 0  # it may have taken the turn
@@ -256,6 +263,11 @@ class TwoQueues(RuleBasedStateMachine):
         if released:
             assert claim == promised.claim
             promised.claim, promised.released = None, promised.released + 1
+
+    @rule(consumer=st.sampled_from("abc"), places=st.integers(1, 3))
+    def report(self, consumer: str, places: int) -> None:
+        report = ReplicaReport(consumer, "torch", "tiny", "float32", "r1", 1, (0,), 100, places, START)
+        self.both("report", report, timedelta(seconds=30))
 
     @precondition(lambda self: any(p.is_held(self.now) for p in self.jobs.values()))
     @rule(consumer=st.sampled_from("abc"))

@@ -6,7 +6,7 @@
 -- holds it, it is in DEADLINES too. STATE: seq, streak, mean_ms, seen. BELL: a stream that moves when a job comes.
 --
 -- job hash: job (JSON), owner, created_at, priority, seq (arrival number), deadline (epoch ms), images (how many),
---   status (queued | leased | ended), attempt (number of the last claim: the fence), released (claims given back),
+--   affinity, queued_at, status (queued | leased | ended), attempt (number of the last claim: the fence), released (claims given back),
 --   consumer, leased_at, next (index of the next chunk of this attempt), cancelled (1 when asked to stop),
 --   finish, ended_at, ended_by (attempt whose replica ended it)
 --
@@ -24,6 +24,8 @@ local NOW = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local function job_key(id) return POLICY.job .. id end
 local function events_key(id) return POLICY.job .. id .. ':events' end
 local function images_key(id) return POLICY.job .. id .. ':images' end
+
+local function home_key(affinity) return POLICY.home .. affinity end
 
 local function get(id, ...) return unpack(redis.call('HMGET', job_key(id), ...)) end
 local function set(id, ...) redis.call('HSET', job_key(id), ...) end
@@ -60,7 +62,7 @@ local function enqueue(id)
   local priority, seq, deadline = get(id, 'priority', 'seq', 'deadline')
   dequeue(id)
   if not seq then return end -- forgotten behind our back
-  set(id, 'status', 'queued')
+  set(id, 'status', 'queued', 'queued_at', NOW)
   redis.call('ZADD', priority == 'batch' and BATCH or INTERACTIVE, seq, id)
   redis.call('ZADD', DEADLINES, deadline, id)
   ring()
@@ -97,6 +99,12 @@ local function sweep()
     if get(id, 'status') then end_job(id, POLICY.timed_out) else dequeue(id) end
   end
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', DELAYED, '-inf', NOW)) do enqueue(id) end
+end
+
+-- How many jobs a replica runs at once; 0 if it is not there.
+local function places_of(replica)
+  local expires, places = string.match(redis.call('HGET', REPORTS, replica) or '', '^(%d+) (%d+) ')
+  return expires and tonumber(expires) > NOW and tonumber(places) or 0
 end
 
 -- How many ms pass between two answers of all replicas together; nil until one was measured.

@@ -1,7 +1,8 @@
 -- Accept a request once. KEYS after the queue's own: the owner's jobs, the idempotency key.
--- ARGV: policy, id, job, owner, priority, created_at, deadline, fingerprint ('' without a key), image...
+-- ARGV: policy, id, job, owner, priority, created_at, deadline, fingerprint ('' without a key), affinity, image...
 -- Returns what happened, and the id of the job that stands for the request or the ms after which to try again.
 local id, priority, deadline, fingerprint = ARGV[2], ARGV[5], tonumber(ARGV[7]), ARGV[8]
+local affinity, FIRST_IMAGE = ARGV[9], 10
 local OWNED, ONCE = KEYS[10], KEYS[11]
 
 local function earlier()
@@ -30,8 +31,8 @@ end
 local function remember()
   local seq = redis.call('HINCRBY', STATE, 'seq', 1)
   set(id, 'job', ARGV[3], 'owner', ARGV[4], 'priority', priority, 'created_at', ARGV[6], 'deadline', deadline,
-    'seq', seq, 'images', #ARGV - 8, 'attempt', 0, 'released', 0)
-  for i = 9, #ARGV do redis.call('RPUSH', images_key(id), ARGV[i]) end
+    'seq', seq, 'images', #ARGV - FIRST_IMAGE + 1, 'attempt', 0, 'released', 0, 'affinity', affinity)
+  for i = FIRST_IMAGE, #ARGV do redis.call('RPUSH', images_key(id), ARGV[i]) end
   redis.call('ZADD', OWNED, seq, id)
   redis.call('ZREMRANGEBYRANK', OWNED, 0, -POLICY.max_listed - 1)
   if fingerprint ~= '' then
