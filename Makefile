@@ -7,7 +7,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 PICTURE ?= tests/data/pictures/circle-and-square.png
 QUESTION ?= What do you see?
 
-.PHONY: help install demo test verify fmt bench generate train evaluate clean
+.PHONY: help install demo test verify fmt fuzz bench generate train evaluate clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ verify: install ## style, types, import contracts, generated files
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m visionchat_operator.generate --check
+
+fuzz: install ## 10,000 damaged pictures through the front door: only our errors, memory flat (minutes)
+	VISIONCHAT_FUZZ_EXAMPLES=10000 $(BIN)/python -m pytest tests/unit/test_images_fuzz.py tests/unit/test_intake_fuzz.py
 
 fmt: install ## format the code
 	$(BIN)/ruff format .

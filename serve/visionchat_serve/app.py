@@ -22,21 +22,33 @@ from visionchat_serve.retirement import RetirementPolicy, retirement
 log = logging.getLogger(__name__)
 
 APP_NAME = "visionchat"
-DRAIN = timedelta(seconds=60)  # a replica that is scaled away may finish its answer for this long
+DRAIN = timedelta(seconds=60)  # who is scaled away may finish what is under way for this long
 
 
-@serve.deployment(name="Gateway", num_replicas=1, max_ongoing_requests=2000, ray_actor_options={"num_cpus": 0})
-@serve.ingress()
+@serve.deployment(
+    name="Gateway",
+    num_replicas=1,
+    health_check_period_s=5,
+    health_check_timeout_s=10,
+    graceful_shutdown_timeout_s=DRAIN.total_seconds() + 15,
+    ray_actor_options={"num_cpus": 0},
+)
 class Gateway:
-    """The ingress. Its Model handle is never called: requests go through the queue; it ties the two together."""
+    """The HTTP ingress, on a port of its own. Its Model handle is never called: requests go through the queue; it ties
+    the two together."""
 
-    def __init__(self, settings: Settings, model: Any) -> None:
-        self._settings = settings
-
-    def __serve_build_asgi_app__(self) -> Any:
+    async def __init__(self, settings: Settings, model: Any) -> None:  # type: ignore[misc]  # Serve awaits it
+        from visionchat_serve.http_server import HttpServer
         from visionchat_serve.routes import create_app
 
-        return create_app(self._settings, lambda: connect(self._settings))
+        self._server = HttpServer(create_app(settings, lambda: connect(settings)), settings.host, settings.port)
+        await self._server.start()
+
+    async def check_health(self) -> None:
+        self._server.check()
+
+    async def __del__(self) -> None:
+        await self._server.stop(DRAIN)
 
 
 @serve.deployment(

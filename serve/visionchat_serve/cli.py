@@ -128,9 +128,7 @@ def _key(args: argparse.Namespace) -> int:
 def _ask(args: argparse.Namespace) -> int:
     from visionchat_serve import client
 
-    for picture in args.pictures:
-        if not picture.is_file():
-            raise ConfigError(f"there is no picture at {picture}")
+    _check_pictures(args.pictures)
     if args.url is not None or client.is_up(DEFAULT_URL):
         return _print_answer(args, args.url or DEFAULT_URL)
     _say("no server answers; starting one for this question (`visionchat serve` keeps one running)")
@@ -141,6 +139,21 @@ def _ask(args: argparse.Namespace) -> int:
 
     with _StopSignals(), serving(settings, _say) as url:
         return _print_answer(args, url)
+
+
+def _check_pictures(pictures: Sequence[Path]) -> None:
+    """Before a byte is read: a video that was meant to be a picture would fill the memory first. What a server takes
+    of one picture it says itself; more than a request may have altogether is not even sent."""
+    room = Settings().max_body_bytes * 3 // 4  # base64
+    for picture in pictures:
+        if not picture.is_file():
+            raise ConfigError(f"there is no picture at {picture}")
+        room -= (size := picture.stat().st_size)
+        if room < 0:
+            raise ConfigError(
+                f"{picture} ({size / 1e6:.0f} MB) is too much: a request takes at most "
+                f"{Settings().max_body_bytes * 3 / 4e6:.0f} MB of pictures; make it smaller before asking"
+            )
 
 
 def _print_answer(args: argparse.Namespace, url: str) -> int:

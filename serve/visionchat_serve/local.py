@@ -87,7 +87,7 @@ def _reachable(host: str) -> str:
 @contextmanager
 def _ray(settings: Settings, say: Say) -> Iterator[None]:
     say("starting Ray")
-    os.environ.update(_ray_environment(settings.port))
+    os.environ.update(_ray_environment())
     import ray
 
     from visionchat_serve.app import cpus_per_replica
@@ -107,19 +107,12 @@ def _ray(settings: Settings, say: Say) -> Iterator[None]:
         ray.shutdown()
 
 
-def _ray_environment(port: int) -> dict[str, str]:
+def _ray_environment() -> dict[str, str]:
     return {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": secrets.token_hex(32),
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_worker_niceness": "0",  # Ray's default of 15 lets anything on the machine preempt the model
-        # The gateway answers HTTP itself, without Serve's proxy between it and the client: one process and some
-        # milliseconds less on the way to the first token.
-        "RAY_SERVE_ENABLE_DIRECT_INGRESS": "1",
-        "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(port),
-        "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(port + 1),
-        "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "0",
-        "RAY_SERVE_PORT_QUARANTINE_S": "0",  # a gateway that was restarted gets its port back at once
     }
 
 
@@ -132,8 +125,7 @@ def _application(settings: Settings, say: Say) -> Iterator[None]:
     say(f"loading the model {settings.served_name} ({settings.replicas} x {_cpus(settings)} CPU)")
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     quiet: dict[str, Any] = {"log_level": "WARNING", "enable_access_log": False}
-    # Serve starts its proxy all the same; nobody asks it, so it gets any free port.
-    serve.start(http_options={"host": settings.host, "port": _free_port(settings.host)}, logging_config=quiet)
+    serve.start(proxy_location="Disabled", logging_config=quiet)  # the gateway answers HTTP itself
     try:
         try:
             serve.run(build(settings), name=APP_NAME, logging_config=quiet)

@@ -29,6 +29,11 @@ def main() -> None:
         run("stack.py", "--model", str(folder), "--dtype", "bfloat16", "--rounds", "4", "--max-tokens", "16"),
     ]
     print(stack_table(stacks), flush=True)
+    users = [
+        run("users.py", "--each", "20", "--max-tokens", "16"),
+        run("users.py", "--model", str(folder), "--dtype", "bfloat16", "--each", "1", "--max-tokens", "16"),
+    ]
+    print(users_table(users), flush=True)
 
 
 def full_size_checkpoint() -> Path:
@@ -106,6 +111,31 @@ def stack_table(reports: list[dict[str, Any]]) -> str:
         "| model | | first token, ms | per later token, ms | CPU per token, ms | peak memory, GB | start to ready, s |"
     )
     return table(head, rows)
+
+
+def users_table(reports: list[dict[str, Any]]) -> str:
+    rows = []
+    for report in reports:
+        for naive, ours in zip(report["naive"], report["visionchat"], strict=True):
+            for who, one in (("naive", naive), ("VisionChat", ours)):
+                rows.append(
+                    (
+                        _name(report),
+                        one["users"],
+                        who,
+                        f"{one['answers_per_minute']:.1f}",
+                        f"{one['first_token_s']['p50']:.2f}",
+                        f"{one['first_token_s']['p99']:.2f}",
+                        f"{one['context_switches_per_s']:.0f}",
+                        f"{one['peak_memory_gb']:.2f}",
+                        one["failures"],
+                    )
+                )
+    return table(
+        "| model | users | server | answers/min | first token p50, s | p99, s | context switches/s "
+        " | memory, GB | failures |",
+        rows,
+    )
 
 
 if __name__ == "__main__":

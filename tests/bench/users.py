@@ -10,8 +10,6 @@ that of the server's processes.
 from __future__ import annotations
 
 import argparse
-import base64
-import io
 import json
 import os
 import statistics
@@ -28,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from PIL import Image, ImageDraw
 
+from support.pictures import data_url, shapes
 from support.server import running
 
 QUESTION = "Describe the picture."
@@ -49,17 +47,6 @@ class Under:
 class Tally:
     first: list[float] = field(default_factory=list)
     failures: int = 0
-
-
-def picture(number: int) -> str:
-    """A picture of 512 x 384 pixels that no other user has, as a data: URL."""
-    image = Image.new("RGB", (512, 384), "white")
-    pen = ImageDraw.Draw(image)
-    pen.ellipse((40 + 8 * number, 60, 240 + 8 * number, 260), fill="red")
-    pen.rectangle((300, 100 + 4 * number, 460, 260 + 4 * number), fill="blue")
-    file = io.BytesIO()
-    image.save(file, "PNG")
-    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
 
 
 @contextmanager
@@ -103,7 +90,7 @@ def load(server: Under, users: int, each: int, max_tokens: int) -> dict[str, Any
     tally, lock = Tally(), threading.Lock()
 
     def user(number: int) -> None:
-        url = picture(number)
+        url = data_url(shapes(number))
         with httpx.Client(timeout=LONGEST_ANSWER) as http:
             for _ in range(each):
                 try:

@@ -56,6 +56,18 @@ def test_wrong_use_says_what_to_do(arguments: tuple[str, ...], environ: dict[str
     assert "Traceback" not in ran.stderr
 
 
+def test_a_huge_file_is_not_read(tmp_path: Path) -> None:
+    """A hole of a terabyte: whoever read it would run out of memory."""
+    huge = tmp_path / "film.mkv"
+    with huge.open("wb") as file:
+        file.truncate(1 << 40)
+    ran = visionchat("ask", str(huge), "What is this?", "--url", "http://127.0.0.1:1")
+    assert ran.returncode == 2, ran.stderr
+    assert "film.mkv" in ran.stderr
+    assert "at most 50 MB" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
 def test_a_taken_port_is_said_at_once(server: Server, tmp_path: Path) -> None:
     began = time.monotonic()
     ran = visionchat("serve", "--port", server.url.rpartition(":")[2], "--data-dir", str(tmp_path))
