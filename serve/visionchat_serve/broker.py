@@ -160,6 +160,19 @@ class Broker(Protocol):
         """Release connections."""
 
 
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What an answer takes, in tokens: to be read, and to be written."""
+
+    prompt: int
+    written: int
+
+    @classmethod
+    def of(cls, job: ChatJob) -> Work:
+        """At most this much."""
+        return cls(max(1, job.prompt_tokens), job.sampling.max_tokens * job.sampling.n)
+
+
 CANCELLED = Finish("cancelled", message="the request was cancelled before it was answered")
 TIMED_OUT = Finish(
     "error", error_code="timeout", message="the request's deadline passed before it was answered; ask again later"

@@ -16,6 +16,7 @@ from visionchat_serve import broker
 from visionchat_serve.broker import BrokerPolicy, LeaseState
 from visionchat_serve.memory_homes import Homes
 from visionchat_serve.memory_jobs import Entry, Jobs, Status
+from visionchat_serve.memory_speed import Speed
 from visionchat_serve.messages import (
     ChatJob,
     Claim,
@@ -42,7 +43,7 @@ class MemoryBroker:
         self._homes = Homes(self.policy, clock)
         self._reports: dict[str, tuple[float, ReplicaReport]] = {}
         self._once: dict[tuple[str, str], tuple[float, str, str]] = {}  # until when, fingerprint, job
-        self._mean, self._seen = 0.0, 0  # seconds of the last answers
+        self._speed = Speed()
         self._changed = asyncio.Event()
 
     # --- the gateway's side ---
@@ -53,7 +54,7 @@ class MemoryBroker:
             return earlier
         await self._check_room(job)
         expires_at = max(job.deadline_at, self._clock()) + self.policy.result_ttl.total_seconds()
-        self._jobs.known[job.id] = Entry(job, tuple(images), expires_at, self._clock())
+        self._jobs.known[job.id] = Entry(job, tuple(images), expires_at, self._clock(), self._speed.work_of(job))
         if idempotency is not None:
             until = self._clock() + self.policy.idempotency_ttl.total_seconds()
             self._once[job.owner, idempotency.key] = until, idempotency.fingerprint, job.id
@@ -150,7 +151,8 @@ class MemoryBroker:
         self._jobs.sweep()
         waiting = len(self._jobs.lost()) + len(self._jobs.waiting())
         slots = sum(report.max_running for report in await self.reports())
-        return QueueLoad(waiting, len(self._jobs.held()), len(self._jobs.delayed()), self._mean / max(slots, 1))
+        pace = self._speed.pace([entry.work for entry in self._jobs.unanswered()]) / max(slots, 1)
+        return QueueLoad(waiting, len(self._jobs.held()), len(self._jobs.delayed()), pace)
 
     async def reports(self) -> list[ReplicaReport]:
         return [report for _, (until, report) in sorted(self._reports.items()) if until > self._clock()]
@@ -199,6 +201,7 @@ class MemoryBroker:
         if index > entry.chunks:
             return LeaseState.LOST
         if index == entry.chunks:
+            entry.first_at = entry.first_at if entry.chunks else self._clock()
             entry.chunks += 1
             self._jobs.append(entry, TokenChunk(claim.job.id, claim.attempt, index, text, choice, logprobs))
             self._wake()
@@ -209,16 +212,17 @@ class MemoryBroker:
         if entry is None or self._jobs.state(claim) is LeaseState.LOST:
             return entry is not None and entry.ended_by == claim.attempt  # told twice after a lost reply
         if finish.reason in ("stop", "length"):
-            self._learn(self._clock() - entry.leased_at)
+            self._learn(entry, finish)
         self._jobs.end(entry, finish)
         entry.ended_by = claim.attempt
         self._wake()
         return True
 
-    def _learn(self, took: float) -> None:
-        """A mean that follows the last ten or so answers."""
-        self._seen += 1
-        self._mean += max(1 / self._seen, 0.1) * (took - self._mean)
+    def _learn(self, entry: Entry, finish: Finish) -> None:
+        now = self._clock()
+        first_at = entry.first_at if entry.chunks else now
+        written = finish.usage.completion_tokens
+        self._speed.learn(entry.work.prompt, first_at - entry.leased_at, written, now - first_at)
 
     async def release(self, claim: Claim) -> bool:
         state = self._jobs.state(claim)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from visionchat_serve import broker
-from visionchat_serve.broker import BrokerPolicy, LeaseState
+from visionchat_serve.broker import BrokerPolicy, LeaseState, Work
 from visionchat_serve.messages import ChatJob, Claim, Finish, JobEvent, JobStatus, JobView, TokenChunk, status_after
 
 
@@ -30,12 +30,14 @@ class Entry:
     images: tuple[bytes, ...]
     expires_at: float
     queued_at: float
+    work: Work
     status: Status = Status.QUEUED
     attempt: int = 0  # number of the last claim: the fence
     released: int = 0  # claims that were given back and do not count
     consumer: str | None = None
     leased_at: float = 0
     leased_until: float = 0
+    first_at: float = 0  # when the first chunk of this attempt came
     delayed_until: float = 0
     cancelled: bool = False
     ended_at: float | None = None
@@ -73,6 +75,9 @@ class Jobs:
         if entry is None or entry.status is not Status.LEASED or entry.attempt != claim.attempt:
             return LeaseState.LOST
         return LeaseState.CANCELLED if entry.cancelled else LeaseState.HELD
+
+    def unanswered(self) -> list[Entry]:
+        return [e for e in self.known.values() if e.status is not Status.ENDED]
 
     def held(self) -> list[Entry]:
         return [e for e in self.known.values() if self.is_held(e)]

@@ -73,7 +73,8 @@ class ChatJob:
     """One question to the model. `created_at` and `deadline_at` are seconds since the epoch.
 
     `owner` is whose it is: one's jobs are invisible to others. `timeout` is the seconds that an attempt may take,
-    within the deadline. Jobs with the same `affinity`, not "", are best answered by the same replica.
+    within the deadline. Jobs with the same `affinity`, not "", are best answered by the same replica. `prompt_tokens`
+    is an estimate, pictures included, by which the queue tells how long it will take.
     """
 
     id: str
@@ -87,6 +88,7 @@ class ChatJob:
     priority: Priority = "interactive"
     timeout: float | None = None
     affinity: str = ""
+    prompt_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +205,9 @@ def status_after(finish: Finish) -> JobStatus:
 class QueueLoad:
     """The queue at one moment, in jobs. `backlog` is what is not yet answered.
 
-    `pace` is the seconds between two answers of all replicas that report, 0 until one was measured; an estimate,
-    so that two loads are equal by their jobs.
+    `pace` is the seconds between two answers of all replicas that report, as they will be for this backlog: from its
+    tokens, those that answers had lately and the measured speed. 0 until one was measured; an estimate, so that two
+    loads are equal by their jobs.
     """
 
     waiting: int

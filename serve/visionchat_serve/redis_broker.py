@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 
 from visionchat_serve import broker
-from visionchat_serve.broker import BrokerPolicy, LeaseState
+from visionchat_serve.broker import BrokerPolicy, LeaseState, Work
 from visionchat_serve.errors import Unavailable
 from visionchat_serve.messages import (
     ChatJob,
@@ -65,8 +65,10 @@ class RedisBroker:
     async def submit(self, job: ChatJob, images: Sequence[bytes], idempotency: Idempotency | None = None) -> str:
         key, fingerprint = (idempotency.key, idempotency.fingerprint) if idempotency else ("", "")
         keys = self._keys.owned(job.owner), self._keys.once(job.owner, key)
-        args = job.owner, job.priority, job.created_at, int(job.deadline_at * 1000), fingerprint, job.affinity
-        what, detail = await self._calls.run("submit", job.id, encode(job), *args, *images, keys=keys)
+        whose = job.owner, job.priority, job.created_at, int(job.deadline_at * 1000), fingerprint
+        work = Work.of(job)
+        hints = job.affinity, work.prompt, work.written
+        what, detail = await self._calls.run("submit", job.id, encode(job), *whose, *hints, *images, keys=keys)
         if what == b"reused":
             raise broker.key_reused()
         if what == b"full":
@@ -176,7 +178,8 @@ class RedisBroker:
 
     async def finish(self, claim: Claim, finish: Finish) -> bool:
         measured = int(finish.reason in ("stop", "length"))
-        return bool(await self._calls.run("finish", claim.job.id, claim.attempt, encode(finish), measured))
+        written = finish.usage.completion_tokens
+        return bool(await self._calls.run("finish", claim.job.id, claim.attempt, encode(finish), measured, written))
 
     async def release(self, claim: Claim) -> bool:
         return bool(await self._calls.run("release", claim.job.id, claim.attempt))

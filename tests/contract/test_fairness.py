@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from datetime import timedelta
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from contract.queues import Queue
 from visionchat_serve.broker import UNMEASURED_RETRY, Broker
 from visionchat_serve.errors import QueueFull
-from visionchat_serve.messages import Finish, ReplicaReport
+from visionchat_serve.messages import Finish, ReplicaReport, Usage
 
 NOW = timedelta(0)
 LONG = timedelta(seconds=30)
@@ -185,6 +186,67 @@ async def test_the_backlog_in_seconds(queue: Queue, make_job: Any) -> None:
     assert (await broker.load()).pace == pytest.approx(alone / 4)
     await broker.leave("a")
     assert (await broker.load()).pace == pytest.approx(alone)
+
+
+async def answered(broker: Broker, job: Any, reading: float, writing: float, written: int) -> None:
+    """A job that takes that many seconds to its first text, and from there to its end."""
+    await broker.submit(job, [])
+    [claim] = await broker.claim("a", 1, NOW)
+    await asyncio.sleep(reading)
+    await broker.publish(claim, 0, "first")
+    await asyncio.sleep(writing)
+    await broker.publish(claim, 1, "last")
+    await broker.finish(claim, Finish("stop", Usage(100, written)))
+
+
+def with_tokens(make_job: Any, prompt: int, most: int) -> Any:
+    job = make_job(prompt_tokens=prompt)
+    return dataclasses.replace(job, sampling=dataclasses.replace(job.sampling, max_tokens=most))
+
+
+async def test_seconds_follow_from_tokens(queue: Queue, make_job: Any) -> None:
+    """Of what is to be read and what will be written; an answer is expected to be as long as the last ones."""
+    broker = queue.open(lease=LONG)
+    await answered(broker, with_tokens(make_job, 1000, 100), reading=0.1, writing=0.3, written=50)
+    whole = (await broker.load()).pace
+    assert 0.4 <= whole < 3
+    small, large, short = (with_tokens(make_job, *tokens) for tokens in ((10, 100), (4000, 100), (10, 5)))
+    seconds: list[float] = []
+    for job in (small, large, short):
+        await broker.submit(job, [])
+        seconds.append((await broker.load()).seconds)
+    to_write, to_read = seconds[0], (seconds[1] - 2 * seconds[0]) / 3990 * 1000
+    assert to_write + to_read == pytest.approx(whole, rel=0.05)
+    assert to_read >= 0.09
+    assert to_write >= 0.29
+    assert seconds[2] - seconds[1] == pytest.approx(to_write / 10, rel=0.2), "no more than it may write"
+    for job in (small, large):
+        await broker.cancel(job.id)
+    assert (await broker.load()).seconds == pytest.approx(seconds[2] - seconds[1], rel=0.05)
+    await broker.cancel(short.id)
+    load = await broker.load()
+    assert (load.seconds, load.pace) == (0, pytest.approx(whole, rel=0.01))
+
+
+async def test_work_counts_until_it_is_done(queue: Queue, make_job: Any) -> None:
+    """While it is held, given back, lost, delayed, dead and replayed."""
+    broker = queue.open(lease=LONG, max_attempts=2, retry_delay=LONG)
+    await answered(broker, with_tokens(make_job, 100, 10), reading=0.05, writing=0.05, written=10)
+    job = with_tokens(make_job, 100, 10)
+    await broker.submit(job, [])
+    whole = pytest.approx((await broker.load()).seconds, rel=0.01)
+    [claim] = await broker.claim("a", 1, NOW)
+    assert (await broker.load()).seconds == whole
+    await broker.release(claim)
+    assert (await broker.load()).seconds == whole
+    for _ in range(2):
+        assert await broker.claim("a", 1, NOW)
+        await broker.leave("a")
+        assert (await broker.load()).seconds == whole
+    assert await broker.claim("a", 1, NOW) == []
+    assert (await broker.load()).seconds == 0
+    await broker.replay(job.id)
+    assert (await broker.load()).seconds == whole
 
 
 async def test_the_mean_follows_and_leaves_failures_out(queue: Queue, make_job: Any) -> None:

@@ -145,7 +145,8 @@ class TwoQueues(RuleBasedStateMachine):
     ) -> None:
         job = ChatJob(
             f"job-{len(self.jobs):04}", (Message("user", (TextPart("?"),)),), SamplingParams(), "tiny",
-            len(images), self.now, self.now + patience, "ann", priority, affinity=affinity,
+            len(images), self.now, self.now + patience, "ann", priority,
+            affinity=affinity, prompt_tokens=7 * len(self.jobs),
         )  # fmt: skip
         unanswered = self.both("load").backlog
         result = self.both("submit", job, images, Idempotency(key, body) if key else None)
@@ -314,6 +315,8 @@ class TwoQueues(RuleBasedStateMachine):
                 assert view.attempt - promised.released == POLICY.max_attempts, "neither later nor sooner"
         unanswered = [p for p in self.jobs.values() if not p.ended]
         load = self.both("load")
+        in_memory, in_redis = [self.do(broker.load()).seconds for broker in self.brokers]
+        assert in_redis == pytest.approx(in_memory, rel=0.001, abs=0.001)
         assert load.backlog == len(unanswered)
         assert load.leased == sum(p.is_held(self.now) for p in unanswered)
         positions = [view.position for view in views if view.status == "queued"]

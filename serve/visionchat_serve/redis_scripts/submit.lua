@@ -1,8 +1,9 @@
 -- Accept a request once. KEYS after the queue's own: the owner's jobs, the idempotency key.
--- ARGV: policy, id, job, owner, priority, created_at, deadline, fingerprint ('' without a key), affinity, image...
+-- ARGV: policy, id, job, owner, priority, created_at, deadline, fingerprint ('' without a key), affinity,
+-- tokens of the prompt, tokens of the answer at most, image...
 -- Returns what happened, and the id of the job that stands for the request or the ms after which to try again.
 local id, priority, deadline, fingerprint = ARGV[2], ARGV[5], tonumber(ARGV[7]), ARGV[8]
-local affinity, FIRST_IMAGE = ARGV[9], 10
+local affinity, prompt, longest, FIRST_IMAGE = ARGV[9], tonumber(ARGV[10]), tonumber(ARGV[11]), 12
 local OWNED, ONCE = KEYS[10], KEYS[11]
 
 local function earlier()
@@ -21,9 +22,7 @@ end
 
 local function refusal()
   local pace = pace_ms() or 0
-  local total = 0
-  for _, key in ipairs({INTERACTIVE, BATCH, LEASED, DELAYED}) do total = total + redis.call('ZCARD', key) end
-  if total >= POLICY.max_waiting then return {'full', math.ceil(pace)} end
+  if num_unanswered() >= POLICY.max_waiting then return {'full', math.ceil(pace)} end
   local wait = ahead() * pace
   if wait > POLICY.max_wait then return {'slow', math.ceil(wait - POLICY.max_wait + pace)} end
 end
@@ -41,12 +40,21 @@ local function remember()
   end
 end
 
+-- Count what there is to do; an answer is expected to be as long as the last ones.
+local function plan()
+  local usual = redis.call('HGET', STATE, 'written')
+  local expected = usual and math.min(longest, math.floor(usual + 0.5)) or longest
+  set(id, 'prompt', prompt, 'expected', expected)
+  count_work(prompt, expected)
+end
+
 local known = earlier()
 if known then return known end
 sweep()
 local refused = refusal()
 if refused then return refused end
 remember()
+plan()
 enqueue(id)
 local ttl = math.max(deadline - NOW, 0) + POLICY.result_ttl
 keep_job(id, ttl)
