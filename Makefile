@@ -7,7 +7,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 PICTURE ?= tests/data/pictures/circle-and-square.png
 QUESTION ?= What do you see?
 
-.PHONY: help install demo test verify fmt fuzz bench generate train evaluate clean
+.PHONY: help install demo test verify fmt fuzz bench generate train evaluate sim clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ train: $(VENV)/installed-train ## train the tiny model (hours; goes on where it 
 
 evaluate: $(VENV)/installed-train ## what the tiny model can do, by skill, on 1,000 questions that it never saw
 	$(BIN)/python -m visionchat_serve.tiny.evaluate
+
+sim: install ## the operator's scaling against other rules on the same loads; prints the README's table
+	$(BIN)/python tests/sim/run.py --write
 
 clean: ## remove .venv and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -1,8 +1,16 @@
-"""The command `visionchat-operator`: `crd` prints the CRD, `check` validates VisionChat resources in files."""
+"""The command `visionchat-operator`.
+
+run    look after the VisionChats of a cluster; outside of it with --kubeconfig
+crd    print the CustomResourceDefinition
+check  validate VisionChat resources in files, without a cluster
+"""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import logging
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,13 +19,18 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from visionchat_operator.api import GROUP, KIND, VERSION, VisionChatSpec
+from visionchat_operator.api import API_VERSION, KIND, VisionChatSpec
 from visionchat_operator.crd import custom_resource_definition
+from visionchat_operator.environment import Defaults
+
+OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser("visionchat-operator", description=__doc__)
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("visionchat-operator", description=__doc__, formatter_class=formatter)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_run(commands.add_parser("run", help="look after the VisionChats of a cluster"))
     commands.add_parser("crd", help="print the CustomResourceDefinition").set_defaults(run=_crd)
     check = commands.add_parser("check", help="validate VisionChat resources without a cluster")
     check.add_argument("files", nargs="+", type=Path)
@@ -25,6 +38,52 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     code: int = args.run(args)
     return code
+
+
+def _add_run(run: argparse.ArgumentParser) -> None:
+    defaults = Defaults()
+    run.add_argument("--kubeconfig", type=Path, metavar="FILE", help="default: the pod's service account")
+    run.add_argument("--namespace", help="look after this namespace only (default: all)")
+    run.add_argument("--lease-namespace", help="namespace of the leader's Lease (default: the pod's own)")
+    run.add_argument("--host", default="0.0.0.0", help="where /healthz and /metrics listen (default %(default)s)")  # noqa: S104
+    run.add_argument("--port", type=int, default=8080, help="and on which port (default %(default)s)")
+    run.add_argument("--image", default=_env("IMAGE", defaults.image), help="image of VisionChats that name none")
+    redis = _env("REDIS_URL", defaults.redis_url)
+    run.add_argument("--redis-url", default=redis, help="Redis of VisionChats that name none")
+    run.add_argument("--head-url", help="where Ray heads are reached, with {name} and {namespace}")
+    run.set_defaults(run=_run)
+
+
+def _env(name: str, default: str) -> str:
+    return os.environ.get(f"VISIONCHAT_OPERATOR_{name}", default)
+
+
+def _run(args: argparse.Namespace) -> int:
+    from visionchat_operator.plan import PlanSettings
+    from visionchat_operator.run import HEAD_URL, Options, run
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    for noisy in ("kopf", "httpx"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    own = args.lease_namespace or _own_namespace(args)
+    options = Options(
+        kubeconfig=args.kubeconfig,
+        namespace=args.namespace,
+        lease_namespace=own,
+        host=args.host,
+        port=args.port,
+        head_url=args.head_url or HEAD_URL,
+        plan=PlanSettings(Defaults(args.image, args.redis_url), own),
+    )
+    asyncio.run(run(options))
+    return 0
+
+
+def _own_namespace(args: argparse.Namespace) -> str:
+    if args.kubeconfig is None and OWN_NAMESPACE.exists():
+        return OWN_NAMESPACE.read_text(encoding="utf-8").strip()
+    namespace: str = args.namespace or "default"
+    return namespace
 
 
 def _crd(_: argparse.Namespace) -> int:
@@ -54,18 +113,14 @@ def faults_in(file: Path) -> Iterator[str]:
 
 
 def _faults(document: dict[str, Any]) -> Iterator[str]:
-    if document.get("apiVersion") != f"{GROUP}/{VERSION}":
-        yield f"apiVersion: must be {GROUP}/{VERSION}"
+    if document.get("apiVersion") != API_VERSION:
+        yield f"apiVersion: must be {API_VERSION}"
     try:
-        spec = VisionChatSpec.model_validate(document.get("spec"))
+        VisionChatSpec.model_validate(document.get("spec") or {})
     except ValidationError as error:
         for one in error.errors():
-            yield f"spec.{'.'.join(str(part) for part in one['loc'])}: {one['msg']}"
-        return
-    if spec.replicas.min > spec.replicas.max:
-        yield "spec.replicas.min: must not be over replicas.max"
-    if spec.pinning.unpin_below >= spec.pinning.pin_above:
-        yield "spec.pinning.unpinBelow: must be under pinning.pinAbove"
+            place = ".".join(("spec", *(str(part) for part in one["loc"])))
+            yield f"{place}: {one['msg'].removeprefix('Value error, ')}"
 
 
 if __name__ == "__main__":

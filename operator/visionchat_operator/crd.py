@@ -1,18 +1,40 @@
-"""The CustomResourceDefinition, made from the models in `api`. Pure: models in, plain dict out."""
+"""The CustomResourceDefinition, made from the models in `api` and `status_api`. Pure: models in, plain dict out."""
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
-from visionchat_operator.api import GROUP, KIND, PLURAL, RULES, SHORT, SINGULAR, VERSION, VisionChatSpec
+from pydantic import BaseModel
 
-_STATUS = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+from visionchat_operator.api import GROUP, KIND, PLURAL, SHORT, SINGULAR, VERSION, Model, Rule, VisionChatSpec
+from visionchat_operator.status_api import VisionChatStatus
+
+MAX_NAME = 40  # children are called NAME-something, and a Service's name has 63 characters at most
+
 _COLUMNS = (
-    ("Model", "string", ".spec.model.name"),
-    ("Min", "integer", ".spec.replicas.min"),
-    ("Max", "integer", ".spec.replicas.max"),
-    ("Pinning", "string", ".spec.pinning.mode"),
+    ("Ready", "string", '.status.conditions[?(@.type=="Ready")].status'),
+    ("Replicas", "integer", ".status.replicas.ready"),
+    ("Pinned", "integer", ".status.replicas.pinned"),
+    ("Queue", "integer", ".status.queue.depth"),
+    ("Mode", "string", ".status.mode"),
+    ("URL", "string", ".status.url"),
     ("Age", "date", ".metadata.creationTimestamp"),
+)
+_SCALE = {
+    "specReplicasPath": ".spec.replicas",
+    "statusReplicasPath": ".status.replicas.current",
+    "labelSelectorPath": ".status.selector",
+}
+_NAME_RULES = (
+    {
+        "rule": f"size(self.metadata.name) <= {MAX_NAME}",
+        "message": f"the name of a VisionChat has {MAX_NAME} characters at most, as its Services are named after it",
+    },
+    {
+        "rule": "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+        "message": "the name of a VisionChat begins with a letter and has no dots, as its Services are named after it",
+    },
 )
 
 
@@ -37,20 +59,20 @@ def _version() -> dict[str, Any]:
     schema = {
         "type": "object",
         "description": "A vision chat service on CPU nodes.",
-        "required": ["spec"],
         "properties": {
             "apiVersion": {"type": "string"},
             "kind": {"type": "string"},
             "metadata": {"type": "object"},
-            "spec": spec_schema(),
-            "status": _STATUS,
+            "spec": {**spec_schema(), "default": {}},
+            "status": status_schema(),
         },
+        "x-kubernetes-validations": list(_NAME_RULES),
     }
     return {
         "name": VERSION,
         "served": True,
         "storage": True,
-        "subresources": {"status": {}},
+        "subresources": {"status": {}, "scale": _SCALE},
         "additionalPrinterColumns": [{"name": n, "type": t, "jsonPath": p} for n, t, p in _COLUMNS],
         "schema": {"openAPIV3Schema": schema},
     }
@@ -58,28 +80,74 @@ def _version() -> dict[str, Any]:
 
 def spec_schema() -> dict[str, Any]:
     """The spec as a structural schema: no references, defaults filled in, CEL rules attached."""
-    whole = VisionChatSpec.model_json_schema(by_alias=True)
-    schema = _structural(whole, whole.get("$defs", {}))
-    defaults = VisionChatSpec().model_dump(mode="json", by_alias=True, exclude_none=True)
-    for name, value in defaults.items():
-        if isinstance(value, dict):
-            schema["properties"][name]["default"] = {}  # lets the fields' own defaults fill it
-    for path, rule, message in RULES:
-        schema["properties"][path].setdefault("x-kubernetes-validations", []).append({"rule": rule, "message": message})
-    return schema
+    return _Schema(VisionChatSpec).whole()
 
 
-def _structural(node: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
-    """Resolve `$ref`, turn `X | None` into an optional X, drop what structural schemas do not know."""
-    if "$ref" in node:
-        target = definitions[node["$ref"].rsplit("/", 1)[1]]
-        return _structural({**target, **{k: v for k, v in node.items() if k != "$ref"}}, definitions)
-    if "anyOf" in node:
-        (real,) = [option for option in node["anyOf"] if option.get("type") != "null"]
-        rest = {k: v for k, v in node.items() if k not in ("anyOf", "default")}
-        return _structural({**real, **rest}, definitions)
-    dropped = ("title", "$defs", "additionalProperties")
-    clean = {k: v for k, v in node.items() if k not in dropped}
-    if "properties" in clean:
-        clean["properties"] = {k: _structural(v, definitions) for k, v in clean["properties"].items()}
-    return clean
+def status_schema() -> dict[str, Any]:
+    """The status likewise."""
+    schema = _Schema(VisionChatStatus).whole()
+    schema["properties"]["conditions"] |= {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}
+    schema["properties"]["replicaList"] |= {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["pod"]}
+    bare: dict[str, Any] = _without_defaults(schema)
+    return bare  # the operator writes what it knows
+
+
+class _Schema:
+    """A pydantic model's JSON schema, turned into what Kubernetes calls structural."""
+
+    def __init__(self, model: type[BaseModel]) -> None:
+        self._model = model
+        self._json = model.model_json_schema(by_alias=True)
+        self._rules = _rules_of(Model)
+
+    def whole(self) -> dict[str, Any]:
+        schema: dict[str, Any] = deepcopy(self._node(self._json, self._model.__name__))
+        return schema  # no object is in it twice: YAML would write aliases
+
+    def _node(self, node: dict[str, Any], name: str = "") -> dict[str, Any]:
+        if "$ref" in node:
+            name = node["$ref"].rsplit("/", 1)[1]
+            rest = {k: v for k, v in node.items() if k != "$ref"}
+            return self._node({**self._json["$defs"][name], **rest}, name)
+        if "anyOf" in node:  # `X | None` is an optional X
+            (real,) = [option for option in node["anyOf"] if option.get("type") != "null"]
+            rest = {k: v for k, v in node.items() if k not in ("anyOf", "default")}
+            return self._node({**real, **rest})
+        return self._plain(node, name)
+
+    def _plain(self, node: dict[str, Any], name: str) -> dict[str, Any]:
+        clean = {k: v for k, v in node.items() if k not in ("title", "$defs", "additionalProperties")}
+        if "const" in clean:
+            clean["enum"] = [clean.pop("const")]
+        if "properties" in node:
+            clean["properties"] = {k: self._node(v) for k, v in node["properties"].items()}
+            if "required" not in clean:
+                clean.setdefault("default", {})  # lets the fields' own defaults fill it
+        elif clean.get("type") == "object":
+            clean |= _map(node.get("additionalProperties", True))
+        if "items" in clean:
+            clean["items"] = self._node(clean["items"])
+            clean["items"].pop("default", None)
+        if rules := self._rules.get(name):
+            clean["x-kubernetes-validations"] = [{"rule": rule.cel, "message": rule.message} for rule in rules]
+        return clean
+
+
+def _map(values: Any) -> dict[str, Any]:
+    return {"additionalProperties": values} if isinstance(values, dict) else _FREE
+
+
+_FREE = {"x-kubernetes-preserve-unknown-fields": True}
+
+
+def _rules_of(base: type[Model]) -> dict[str, tuple[Rule, ...]]:
+    found = {base.__name__: base.rules} if base.rules else {}
+    for sub in base.__subclasses__():
+        found |= _rules_of(sub)
+    return found
+
+
+def _without_defaults(node: Any) -> Any:
+    if isinstance(node, dict):
+        return {k: _without_defaults(v) for k, v in node.items() if k != "default"}
+    return [_without_defaults(item) for item in node] if isinstance(node, list) else node

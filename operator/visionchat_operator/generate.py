@@ -1,7 +1,8 @@
 """Write what is made from something else, or with `--check` say what is out of date.
 
-The CRD comes from `api`; the README's tables of settings and of the tiny model's skills from the data plane's
-`Settings` and from the evaluation of the tiny model, so that no number in it is typed by hand.
+The CRD and the README's table of its fields come from `api`; the README's tables of settings, of the tiny model's
+skills and of the simulated scaling from the data plane's `Settings`, from the evaluation of the tiny model and from
+`make sim`, so that no number in it is typed by hand.
 
 python -m visionchat_operator.generate [--check]
 """
@@ -9,12 +10,15 @@ python -m visionchat_operator.generate [--check]
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import yaml
 
-from visionchat_operator.crd import custom_resource_definition
+from visionchat_operator.crd import custom_resource_definition, spec_schema
 from visionchat_serve.config import ENV_PREFIX, Settings
 from visionchat_serve.tiny import CHECKPOINT
 
@@ -24,10 +28,13 @@ HEADER = "# Generated from operator/visionchat_operator/api.py by `make generate
 
 def generated_files() -> dict[Path, str]:
     """Path below the repository's root -> content."""
+    simulation = (ROOT / "tests" / "sim" / "results.md").read_text(encoding="utf-8")
     crd = yaml.safe_dump(custom_resource_definition(), sort_keys=False, width=110)
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     readme = _with_section(readme, "settings", settings_table())
     readme = _with_section(readme, "evaluation", (CHECKPOINT.parent / "evaluation.md").read_text(encoding="utf-8"))
+    readme = _with_section(readme, "resource", resource_table())
+    readme = _with_section(readme, "simulation", simulation)
     return {Path("manifests/crd.yaml"): HEADER + crd, Path("README.md"): readme}
 
 
@@ -38,6 +45,21 @@ def settings_table() -> str:
         default = "" if field.default is None else f"`{field.default}`"
         lines.append(f"| `{key}` | {default} | {field.description} |")
     return "\n".join(lines)
+
+
+def resource_table() -> str:
+    """All fields of a VisionChat's spec as a Markdown table."""
+    return "\n".join(["| field of `spec` | default | meaning |", "|---|---|---|", *_rows(spec_schema(), "")])
+
+
+def _rows(schema: dict[str, Any], prefix: str) -> Iterator[str]:
+    for name, field in schema["properties"].items():
+        if field.get("properties"):
+            yield from _rows(field, f"{prefix}{name}.")
+            continue
+        default = "" if field.get("default") in (None, {}, []) else f"`{json.dumps(field['default'])}`"
+        choices = f" One of {', '.join(f'`{choice}`' for choice in field['enum'])}." if "enum" in field else ""
+        yield f"| `{prefix}{name}` | {default} | {field['description']}{choices} |"
 
 
 def _with_section(text: str, name: str, content: str) -> str:

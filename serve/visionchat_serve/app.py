@@ -15,7 +15,7 @@ from typing import Any, cast
 from ray import serve
 
 from visionchat_serve import cgroup, cpu
-from visionchat_serve.config import Settings
+from visionchat_serve.config import Settings, load_settings
 from visionchat_serve.connection import connect
 from visionchat_serve.retirement import RetirementPolicy, retirement
 
@@ -37,10 +37,11 @@ class Gateway:
     """The HTTP ingress, on a port of its own. Its Model handle is never called: requests go through the queue; it ties
     the two together."""
 
-    async def __init__(self, settings: Settings, model: Any) -> None:  # type: ignore[misc]  # Serve awaits it
+    async def __init__(self, settings: Settings | None, model: Any) -> None:  # type: ignore[misc]  # Serve awaits it
         from visionchat_serve.http_server import HttpServer
         from visionchat_serve.routes import create_app
 
+        settings = settings or load_settings()
         self._server = HttpServer(create_app(settings, lambda: connect(settings)), settings.host, settings.port)
         await self._server.start()
 
@@ -60,7 +61,9 @@ class Gateway:
 class Model:
     """One replica: one engine with exactly the threads of its `num_cpus`."""
 
-    async def __init__(self, settings: Settings, cpus: int) -> None:  # type: ignore[misc]  # Serve awaits it
+    async def __init__(self, settings: Settings | None, cpus: int | None) -> None:  # type: ignore[misc]  # Serve awaits it
+        settings = settings or load_settings()
+        cpus = cpus or cpus_per_replica(settings)
         cpu.limit_threads(cpus)  # before anything imports numpy or torch
         from visionchat_serve.replica import Replica
 
@@ -72,6 +75,7 @@ class Model:
             name=serve.get_replica_context().replica_id.unique_id,
             cpus=budget.cpus,
             stuck_after=timedelta(seconds=settings.stuck_seconds),
+            pod=os.environ.get("POD_NAME", ""),
             retire_when=lambda begun: retirement(begun, cgroup.memory_share(), policy),
         )
         await self._replica.start()
@@ -121,4 +125,15 @@ def build(settings: Settings | dict[str, Any]) -> serve.Application:
     actor = {"num_cpus": cpus}
     model = model_deployment.options(num_replicas=checked.replicas, ray_actor_options=actor).bind(checked, cpus)
     application: serve.Application = gateway_deployment.bind(checked, model)
+    return application
+
+
+def cluster(args: dict[str, Any]) -> serve.Application:
+    """The same for a cluster: gateway and replicas read their settings from the environment of their own pods.
+
+    So the application never changes: a new model comes with new pods, and not all at once by Serve. How many
+    replicas there are and where they go is in the Serve config (`deployments`).
+    """
+    model_deployment, gateway_deployment = cast(Any, Model), cast(Any, Gateway)
+    application: serve.Application = gateway_deployment.bind(None, model_deployment.bind(None, None))
     return application

@@ -149,10 +149,13 @@ class MemoryBroker:
 
     async def load(self) -> QueueLoad:
         self._jobs.sweep()
-        waiting = len(self._jobs.lost()) + len(self._jobs.waiting())
+        queued = self._jobs.waiting()
+        waiting = len(self._jobs.lost()) + len(queued)
+        oldest = max((self._clock() - entry.job.created_at for entry in queued), default=0.0)
         slots = sum(report.max_running for report in await self.reports())
+        held, delayed = len(self._jobs.held()), len(self._jobs.delayed())
         pace = self._speed.pace([entry.work for entry in self._jobs.unanswered()]) / max(slots, 1)
-        return QueueLoad(waiting, len(self._jobs.held()), len(self._jobs.delayed()), pace)
+        return QueueLoad(waiting, held, delayed, pace, max(0.0, oldest))
 
     async def reports(self) -> list[ReplicaReport]:
         return [report for _, (until, report) in sorted(self._reports.items()) if until > self._clock()]

@@ -206,14 +206,15 @@ class QueueLoad:
     """The queue at one moment, in jobs. `backlog` is what is not yet answered.
 
     `pace` is the seconds between two answers of all replicas that report, as they will be for this backlog: from its
-    tokens, those that answers had lately and the measured speed. 0 until one was measured; an estimate, so that two
-    loads are equal by their jobs.
+    tokens, the length that answers had lately and the measured speed; 0 until one was measured. `oldest` is the age in
+    seconds of the job that has waited longest, 0 if none waits. Both are left out when two loads are compared.
     """
 
     waiting: int
     leased: int
     delayed: int = 0
     pace: float = field(default=0.0, compare=False)
+    oldest: float = field(default=0.0, compare=False)
 
     @property
     def backlog(self) -> int:
@@ -229,7 +230,8 @@ class QueueLoad:
 class ReplicaReport:
     """What a ready replica says of itself every few seconds; it vanishes soon after the replica does.
 
-    `cpus` are the logical CPUs it may really run on, `threads` what its engine uses.
+    `cpus` are the logical CPUs it may really run on, `threads` what its engine uses, `running` the jobs that it
+    works on; `pod` is where it runs, if in a cluster.
     """
 
     replica: str
@@ -242,6 +244,8 @@ class ReplicaReport:
     max_context: int
     max_running: int
     loaded_at: float
+    running: int = 0
+    pod: str = ""
 
 
 _adapters: dict[Any, TypeAdapter[Any]] = {}  # making one is slow, using it is quick

@@ -143,8 +143,8 @@ class RedisBroker:
         return await self._dead.purge()
 
     async def load(self) -> QueueLoad:
-        waiting, leased, delayed, pace = await self._calls.run("load")
-        return QueueLoad(waiting, leased, delayed, float(pace) / 1000)
+        waiting, leased, delayed, pace, oldest = await self._calls.run("load")
+        return QueueLoad(waiting, leased, delayed, float(pace) / 1000, float(oldest) / 1000)
 
     async def reports(self) -> list[ReplicaReport]:
         found = await self._calls.run("reports")

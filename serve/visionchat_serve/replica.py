@@ -103,8 +103,9 @@ class Replica:
     """`start` loads the engine and begins to work; `drain` finishes the running jobs, then ends.
 
     `load` makes the engine, in the thread that will run it; `name` is unique among replicas; `cpus` are the
-    logical CPUs this process may run on, for the report. `retire_when` is asked, with the number of jobs begun so
-    far, whether it is time to make room for a fresh replica; then nothing more is claimed and `retired` returns.
+    logical CPUs this process may run on, for the report, and so is `pod`. `retire_when` is asked, with the number of
+    jobs begun so far, whether it is time to make room for a fresh replica; then nothing more is claimed and `retired`
+    returns.
     """
 
     def __init__(
@@ -116,9 +117,11 @@ class Replica:
         stuck_after: timedelta = timedelta(minutes=3),
         claim_wait: timedelta = BLOCK,
         retire_when: Callable[[int], Retirement | None] = lambda begun: None,
+        pod: str = "",
     ) -> None:
         self._name = name
         self._cpus = cpus
+        self._pod = pod
         self._broker = broker
         self._stuck_after = stuck_after
         self._claim_wait = claim_wait
@@ -135,7 +138,7 @@ class Replica:
     async def start(self) -> None:
         """Load and warm the engine, then claim. Raises what the engine raised."""
         self._engine = await self._thread.start()
-        self._report = _report_of(self._engine, self._name, self._cpus)
+        self._report = _report_of(self._engine, self._name, self._cpus, self._pod)
         self._loops = [
             asyncio.create_task(loop(), name=loop.__name__)
             for loop in (self._claim_loop, self._renew_loop, self._report_loop, self._watch_loop)
@@ -319,7 +322,7 @@ class Replica:
     async def _report_loop(self) -> None:
         while True:
             try:
-                await self._broker.report(self._report, ttl=REPORT * 5)
+                await self._broker.report(replace(self._report, running=len(self._running)), ttl=REPORT * 5)
             except Unavailable as error:
                 log.warning("presence not reported, trying again: %s", error)
             await asyncio.sleep(REPORT.total_seconds())
@@ -344,7 +347,7 @@ def _pieces(outputs: Sequence[EngineOutput]) -> Iterator[tuple[int, str, tuple[T
             yield int(request_id.rpartition("#")[2]), text, logprobs
 
 
-def _report_of(engine: Engine, name: str, cpus: tuple[int, ...]) -> ReplicaReport:
+def _report_of(engine: Engine, name: str, cpus: tuple[int, ...], pod: str) -> ReplicaReport:
     info = engine.info
     return ReplicaReport(
         replica=name,
@@ -357,4 +360,5 @@ def _report_of(engine: Engine, name: str, cpus: tuple[int, ...]) -> ReplicaRepor
         max_context=info.max_context,
         max_running=engine.max_running,
         loaded_at=time.time(),
+        pod=pod,
     )

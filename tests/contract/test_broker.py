@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -495,3 +496,14 @@ async def test_reports_last_until_they_expire_or_the_replica_leaves(broker: Brok
 
 async def test_ping(broker: Broker) -> None:
     await broker.ping()
+
+
+async def test_the_load_knows_how_long_the_oldest_job_has_waited(broker: Broker, make_job: Any) -> None:
+    assert (await broker.load()).oldest == 0
+    now = time.time()
+    await broker.submit(replace(make_job(), created_at=now - 100), [])
+    await broker.submit(replace(make_job(), created_at=now - 300, priority="batch"), [])
+    assert (await broker.load()).oldest == pytest.approx(300, abs=5)
+    await claim_one(broker)
+    await claim_one(broker)
+    assert (await broker.load()).oldest == 0

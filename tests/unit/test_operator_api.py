@@ -16,7 +16,9 @@ apiVersion: visionchat.dev/v1alpha1
 kind: VisionChat
 metadata: {name: demo}
 spec:
-  replicas: {min: 0, max: 3, cpus: 4, memory: 6Gi}
+  cpusPerReplica: 4
+  memoryPerReplica: 6Gi
+  scaling: {minReplicas: 0, maxReplicas: 3}
   pinning: {mode: QueueDepth}
 """
 
@@ -57,12 +59,12 @@ def test_check_accepts_a_good_resource(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (("max: 3", "max: 0"), "spec.replicas.max"),
-        (("min: 0", "min: 9"), "must not be over"),
-        (("cpus: 4", "cpus: 1.5"), "spec.replicas.cpus"),
-        (("memory: 6Gi", "memory: lots"), "spec.replicas.memory"),
+        (("axReplicas: 3", "axReplicas: 0"), "spec.scaling.maxReplicas"),
+        (("inReplicas: 0", "inReplicas: 9"), "scaling.minReplicas must not be over scaling.maxReplicas"),
+        (("cpusPerReplica: 4", "cpusPerReplica: 1.5"), "spec.cpusPerReplica"),
+        (("6Gi", "lots"), "spec.memoryPerReplica"),
         (("QueueDepth", "Sometimes"), "spec.pinning.mode"),
-        (("cpus: 4", "cpu: 4"), "spec.replicas.cpu"),
+        (("cpusPerReplica", "cpus"), "spec.cpus"),
         (("v1alpha1", "v9"), "apiVersion"),
         (("kind: VisionChat", "kind: Pod"), "holds no VisionChat"),
         (("spec:", "spec: ["), "a.yaml"),

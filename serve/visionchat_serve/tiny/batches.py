@@ -213,6 +213,7 @@ def _mark_targets(batch: Batch, index: int, scene: Scene, marks: list[Mark], row
     for cell, found in in_cell.items():
         for slot, mark in enumerate(sorted(found, key=lambda m: m.x)[:SLOTS]):
             batch.characters[index, cell, slot] = CHARACTERS.index(mark.character) + 1
+            batch.colours[index, cell] = COLOURS.index(mark.colour) + 1
     for thing in scene.things:
         cell = cell_at(thing.x, thing.y)
         batch.shapes[index, cell] = SHAPES.index(thing.shape) + 1

@@ -24,6 +24,7 @@ class Mark:
     """One character in the finished picture; `x` and `y` of its middle from 0 to 1."""
 
     character: str
+    colour: str
     x: float
     y: float
 
@@ -161,7 +162,7 @@ def _draw_turned(
 def _marks(line: Line, font: "object", x: float, y: float, size: tuple[int, int]) -> list[Mark]:
     ends = [font.getlength(line.text[:count]) for count in range(len(line.text) + 1)]  # type: ignore[attr-defined]
     middles = ((ends[i] + ends[i + 1]) / 2 for i in range(len(line.text)))
-    return [Mark(c, (x + m) / size[0], y / size[1]) for c, m in zip(line.text, middles, strict=True)]
+    return [Mark(c, line.colour, (x + m) / size[0], y / size[1]) for c, m in zip(line.text, middles, strict=True)]
 
 
 def compress(picture: Image.Image, quality: int) -> Image.Image:

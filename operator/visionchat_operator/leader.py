@@ -1,0 +1,52 @@
+"""Leader election by a Lease: of several operators one acts, the others wait to take over."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from kubernetes.aio.client import ApiClient
+from kubernetes.aio.leaderelection.electionconfig import Config
+from kubernetes.aio.leaderelection.leaderelection import LeaderElection
+from kubernetes.aio.leaderelection.resourcelock.leaselock import LeaseLock
+
+log = logging.getLogger(__name__)
+
+LEASE = "visionchat-operator"
+LEASE_SECONDS, RENEW_SECONDS, RETRY_SECONDS = 15, 10, 2
+
+
+class LeadershipLost(Exception):
+    """Another operator may lead by now; this one has to end at once."""
+
+
+async def while_leading(api: ApiClient, namespace: str, identity: str, work: Callable[[], Awaitable[None]]) -> None:
+    """Wait for the Lease, then do the work, and renew until it ends. Raises `LeadershipLost`, and what work raises."""
+    leading = asyncio.Event()
+
+    async def started() -> None:
+        leading.set()
+
+    async def stopped() -> None:
+        log.error("the Lease %s could not be renewed", LEASE)
+
+    lock = LeaseLock(LEASE, namespace, identity, api)
+    config = Config(lock, LEASE_SECONDS, RENEW_SECONDS, RETRY_SECONDS, started, stopped)
+    election = asyncio.create_task(LeaderElection(config).run(), name="election")
+    working = asyncio.create_task(_when(leading, work), name="work")
+    try:
+        await asyncio.wait({election, working}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        election.result()
+        raise LeadershipLost("the Lease was lost; ending, so that only one operator acts")
+    finally:
+        for task in (working, election):
+            task.cancel()
+        await asyncio.gather(working, election, return_exceptions=True)
+
+
+async def _when(begins: asyncio.Event, work: Callable[[], Awaitable[None]]) -> None:
+    await begins.wait()
+    await work()

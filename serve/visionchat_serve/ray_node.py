@@ -1,0 +1,81 @@
+"""The process of a pod: becomes Ray's head or a worker that joins it.
+
+python -m visionchat_serve.ray_node head|worker
+
+Replaces itself by `ray start --block`, so that Ray is the container's first process and drains when the pod is told to
+stop. All ports are fixed, so that a NetworkPolicy can name them. The head keeps its cluster's state in the queue's
+Redis and takes it up again when it is re-created.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping, Sequence
+from urllib.parse import unquote, urlsplit
+
+from visionchat_serve.config import load_settings
+from visionchat_serve.errors import ConfigError
+
+SLOT, GATEWAY = "visionchat_replica", "visionchat_gateway"
+OBJECT_STORE_BYTES = 80_000_000  # Ray's smallest; nothing of ours goes through it
+PORTS = (
+    "--node-manager-port=6380",
+    "--object-manager-port=6381",
+    "--dashboard-agent-listen-port=52365",
+    "--dashboard-agent-grpc-port=52366",
+    "--runtime-env-agent-port=52367",
+    "--metrics-export-port=8080",
+    "--min-worker-port=10002",
+    "--max-worker-port=19999",
+)
+
+
+def command(role: str, environ: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
+    """What to run, and the environment to add. Raises `ConfigError`."""
+    settings = load_settings(environ=environ)
+    common = [
+        "ray",
+        "start",
+        "--block",
+        "--disable-usage-stats",
+        f"--node-ip-address={environ['POD_IP']}",
+        f"--object-store-memory={OBJECT_STORE_BYTES}",
+        "--include-log-monitor=False",
+        *PORTS,
+    ]
+    if role == "worker":
+        # Always said: Ray's own count ignores the CPUs that the kubelet gave to this pod.
+        mine = [f"--num-cpus={settings.cpus or 1}", f'--resources={{"{SLOT}": 1}}']
+        return [*common, f"--address={environ['RAY_HEAD_ADDRESS']}", *mine], {}
+    storage, flags = _storage(settings.redis_url)
+    head = ["--head", "--port=6379", "--dashboard-host=0.0.0.0", "--dashboard-port=8265", "--no-monitor"]
+    return [*common, *head, "--num-cpus=0", f'--resources={{"{GATEWAY}": 1}}', *flags], storage
+
+
+def _storage(url: str | None) -> tuple[dict[str, str], list[str]]:
+    """Ray's own words for the Redis that keeps the cluster's state."""
+    if url is None:
+        raise ConfigError("VISIONCHAT_REDIS_URL is not set; the head keeps its cluster's state in Redis")
+    parts = urlsplit(url)
+    if parts.scheme not in ("redis", "rediss") or parts.hostname is None:
+        return {}, []  # Ray knows no other kind: then a new head is a new cluster
+    scheme = "rediss://" if parts.scheme == "rediss" else ""
+    flags = [f"--redis-password={unquote(parts.password)}"] if parts.password else []
+    flags += [f"--redis-username={unquote(parts.username)}"] if parts.username else []
+    return {"RAY_REDIS_ADDRESS": f"{scheme}{parts.hostname}:{parts.port or 6379}"}, flags
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("role", choices=("head", "worker"))
+    role = parser.parse_args(argv).role
+    try:
+        run, extra = command(role, os.environ)
+    except ConfigError as error:
+        parser.exit(2, f"ray_node: {error.message}\n")
+    os.execvpe(run[0], run, {**os.environ, **extra})  # noqa: S606 - no shell is meant
+
+
+if __name__ == "__main__":
+    main()
