@@ -6,6 +6,7 @@ on and tokens written. What `finish.lua` and `pace_ms` do in Redis. Used by `mem
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 
 from visionchat_serve.broker import Work
@@ -31,7 +32,7 @@ class Speed:
     def work_of(self, job: ChatJob) -> Work:
         """What there is to do, as far as it is known now."""
         work = Work.of(job)
-        return Work(work.prompt, min(work.written, round(self._written))) if self._seen else work
+        return Work(work.prompt, min(work.written, math.floor(self._written + 0.5))) if self._seen else work
 
     def pace(self, todo: Collection[Work]) -> float:
         """Seconds that one replica takes for each of `todo`, or for an answer like the last ones if there is none."""

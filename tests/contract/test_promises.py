@@ -268,7 +268,7 @@ class TwoQueues(RuleBasedStateMachine):
     @rule(consumer=st.sampled_from("abc"), places=st.integers(1, 3))
     def report(self, consumer: str, places: int) -> None:
         report = ReplicaReport(consumer, "torch", "tiny", "float32", "r1", 1, (0,), 100, places, START)
-        self.both("report", report, timedelta(seconds=30))
+        self.both("report", report, timedelta(seconds=600))
 
     @precondition(lambda self: any(p.is_held(self.now) for p in self.jobs.values()))
     @rule(consumer=st.sampled_from("abc"))
