@@ -7,7 +7,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 PICTURE ?= tests/data/pictures/circle-and-square.png
 QUESTION ?= What do you see?
 
-.PHONY: help install demo test verify fmt fuzz bench generate train evaluate sim clean
+.PHONY: help install demo test verify fmt fuzz bench chaos load generate train evaluate sim clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +46,12 @@ fmt: install ## format the code
 
 bench: install ## measure (nothing else should run); prints one table per question
 	$(BIN)/python tests/bench/run.py
+
+chaos: install ## kill parts with -9 while people ask, 270 times (some 40 minutes); prints what became of the requests
+	PYTHONPATH=tests $(BIN)/python tests/load/chaos.py
+
+load: install ## 16 users and 500 idle streams on one replica for 10 minutes; prints what happened
+	PYTHONPATH=tests $(BIN)/python tests/load/steady.py
 
 generate: install ## write what is generated from the operator's API models
 	$(BIN)/python -m visionchat_operator.generate

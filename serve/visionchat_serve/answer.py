@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from visionchat_serve.errors import ReplicaLost, VisionChatError, from_code
+from visionchat_serve.errors import JobCancelled, ReplicaLost, VisionChatError, from_code
 from visionchat_serve.messages import Finish, JobEvent, TokenLogprob
 
 
@@ -112,5 +112,5 @@ def failure(finish: Finish) -> VisionChatError | None:
     if finish.reason == "error":
         return from_code(finish.error_code or "engine_failure", finish.message or "the job failed")
     if finish.reason == "cancelled":
-        return ReplicaLost(finish.message or "the job was cancelled")
+        return JobCancelled(finish.message or "the job was cancelled")
     return None

@@ -2,9 +2,9 @@
 
 A job is submitted once, claimed by one replica at a time under a lease, and ends exactly once. A replica that
 stops renewing loses its lease; the next claim of the job has a higher attempt, and writes of the older one are
-refused (fencing), so two answers are never mixed. Who calls: the gateway `submit`, `events`, `cancel`, `describe`,
-`jobs`, `load`, `reports`; the command line `dead`, `replay`, `purge_dead`; a replica `claim`, `renew`, `publish`,
-`finish`, `release`, `report`, `leave`.
+refused (fencing), so two answers are never mixed. Who calls: the gateway `submit`, `events`, `so_far`, `cancel`,
+`describe`, `jobs`, `asked`, `load`, `reports`; the command line `dead`, `replay`, `purge_dead`; a replica `claim`,
+`renew`, `publish`, `finish`, `release`, `report`, `leave`.
 
 Every call may be repeated after `errors.Unavailable`, when nobody knows whether the first one arrived: a job is
 not doubled, a chunk not written twice, an end not told twice.
@@ -20,7 +20,7 @@ from datetime import timedelta
 from enum import Enum
 from typing import Protocol
 
-from visionchat_serve.errors import IdempotencyConflict, InvalidRequest, NotFound, QueueFull
+from visionchat_serve.errors import IdempotencyConflict, InvalidRequest, NotFound, QueueFull, RateLimited
 from visionchat_serve.messages import (
     ChatJob,
     Claim,
@@ -30,6 +30,7 @@ from visionchat_serve.messages import (
     JobView,
     QueueLoad,
     ReplicaReport,
+    Submitted,
     TokenLogprob,
 )
 
@@ -40,6 +41,14 @@ class LeaseState(Enum):
     HELD = "held"
     CANCELLED = "cancelled"  # the client went away: stop, then finish(reason="cancelled")
     LOST = "lost"  # someone else has the job, or it has ended: stop and say nothing more
+
+
+class Reuse(Enum):
+    """What a request with a `cache_key` may be answered by, beside its own job."""
+
+    NOTHING = ""
+    ANSWER = "answer"  # an answer that was kept
+    SHARE = "share"  # also a job that is not answered yet, together with others who wait for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +68,10 @@ class BrokerPolicy:
     idempotency_ttl: timedelta = timedelta(hours=24)
     max_listed: int = 1000  # jobs of one owner that `jobs` remembers
     affinity_wait: timedelta = timedelta(milliseconds=250)  # a job is left for its own replica this long
+    cache_ttl: timedelta = timedelta(hours=1)
+    cache_bytes: int = 16 << 20  # of all kept answers
+    owner_rate: int = 0  # jobs a minute of one owner, as many at once; 0: no limit
+    owner_open: int = 0  # jobs of one owner that are not yet answered; 0: no limit
     outage: timedelta = timedelta(minutes=1)  # readers of an answer wait this long for a queue that went away
 
 
@@ -72,9 +85,27 @@ class Broker(Protocol):
 
         That is another one when the same owner used the key before, with the same fingerprint, and that job is not
         forgotten yet. An id that is known already is left as it is. Raises `errors.IdempotencyConflict` when the key
-        was used with another fingerprint, and `errors.QueueFull` with `retry_after` when `policy.max_waiting` jobs
-        are not yet answered or those ahead of this one take longer than `policy.max_wait`.
+        was used with another fingerprint, `errors.QueueFull` with `retry_after` when `policy.max_waiting` jobs
+        are not yet answered or those ahead of this one take longer than `policy.max_wait`, and `errors.RateLimited`
+        with `retry_after` when the owner has asked more than `policy.owner_rate` or `policy.owner_open` allow.
         """
+
+    async def ask(
+        self,
+        job: ChatJob,
+        images: Sequence[bytes],
+        idempotency: Idempotency | None = None,
+        reuse: Reuse = Reuse.NOTHING,
+    ) -> Submitted:
+        """`submit` for a job whose `cache_key` says when another answer will do; raises the same.
+
+        A job that is answered by a kept answer has ended at once. One that is shared is cancelled when all who wait
+        for it, each named by the id of the own job, have `let_go`. Neither is refused or counted by any limit.
+        """
+
+    async def let_go(self, job_id: str, client: str) -> bool:
+        """`client` does not wait for a shared job any more: it is cancelled when nobody does. False: it goes on for
+        others, or has ended."""
 
     async def claim(self, consumer: str, count: int, block: timedelta) -> list[Claim]:
         """Lease up to `count` jobs, expired leases before new jobs; wait up to `block` for one.
@@ -127,6 +158,12 @@ class Broker(Protocol):
 
         Raises `errors.NotFound` when `before` is not in that list any more.
         """
+
+    async def asked(self, ids: Sequence[str]) -> list[ChatJob | None]:
+        """The jobs as they were submitted, in the same order; None for one that is forgotten."""
+
+    async def so_far(self, job_id: str) -> list[JobEvent]:
+        """What the job's result stream holds now, without waiting for more; nothing for an unknown job."""
 
     async def dead(self, limit: int) -> list[JobView]:
         """Jobs that used up their attempts, latest first; `finish` says why. The oldest are forgotten over
@@ -209,6 +246,18 @@ def queue_slow(policy: BrokerPolicy, retry_after: float) -> QueueFull:
     """Too much work; `retry_after` seconds from now there will be less."""
     message = f"a request would wait longer than {policy.max_wait}; try again later"
     return QueueFull(message, retry_after=timedelta(seconds=retry_after))
+
+
+def too_fast(policy: BrokerPolicy, retry_after: float) -> RateLimited:
+    """More than the owner's rate."""
+    message = f"this API key may send {policy.owner_rate} requests a minute; send the next one later"
+    return RateLimited(message, retry_after=timedelta(seconds=retry_after))
+
+
+def too_many_open(policy: BrokerPolicy, retry_after: float) -> RateLimited:
+    """More at a time than the owner may; `retry_after` seconds as measured, or 0."""
+    message = f"this API key may have {policy.owner_open} requests that are not answered yet; wait for one of them"
+    return RateLimited(message, retry_after=timedelta(seconds=retry_after) or UNMEASURED_RETRY)
 
 
 def key_reused() -> IdempotencyConflict:

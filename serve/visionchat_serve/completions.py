@@ -14,7 +14,6 @@ from visionchat_serve.answer import Choice, Piece
 from visionchat_serve.errors import VisionChatError
 from visionchat_serve.messages import ChatJob, Finish, TokenLogprob, Usage
 
-KEEP_ALIVE = b": waiting\n\n"
 DONE = b"data: [DONE]\n\n"
 
 

@@ -14,7 +14,9 @@
     │       └── ImageDownloadTimedOut  504  its host took too long
     ├── Unauthorised              401  no API key, or one that is not valid
     ├── NotFound                  404  no such model, job or page
+    ├── JobCancelled              410  the job was cancelled before it was answered
     ├── QueueFull                 429  come back after `retry_after`
+    ├── RateLimited               429  one's own limit; come back after `retry_after`
     ├── Unavailable               503  the queue or the model cannot be reached just now
     ├── ReplicaLost               502  the replica died and the answer could not be continued
     ├── JobTimedOut               504  the job's deadline passed
@@ -44,10 +46,12 @@ class VisionChatError(Exception):
         self.message = message
         self.param = param
         self.retry_after = retry_after or self.pause
+        self.details: dict[str, Any] = {}
 
     def body(self) -> dict[str, Any]:
-        """OpenAI's error form: `{"error": {"message", "type", "param", "code"}}`."""
-        return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
+        """OpenAI's error form, `{"error": {"message", "type", "param", "code"}}`, and `details` beside them."""
+        error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+        return {"error": error | self.details}
 
 
 class InvalidRequest(VisionChatError):
@@ -102,8 +106,16 @@ class NotFound(VisionChatError):
     status, type, code = 404, "invalid_request_error", "not_found"
 
 
+class JobCancelled(VisionChatError):
+    status, type, code = 410, "invalid_request_error", "cancelled"
+
+
 class QueueFull(VisionChatError):
     status, type, code = 429, "rate_limit_error", "queue_full"
+
+
+class RateLimited(VisionChatError):
+    status, type, code = 429, "rate_limit_error", "rate_limit_exceeded"
 
 
 class Unavailable(VisionChatError):

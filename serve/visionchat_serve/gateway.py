@@ -8,35 +8,49 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from itertools import chain, repeat
 from typing import Any, ParamSpec, TypeVar
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from visionchat_serve import metrics
+from visionchat_serve.acceptance import Acceptance
+from visionchat_serve.acceptance import Request as Checked
 from visionchat_serve.answer import Piece
 from visionchat_serve.api_keys import ApiKeys
-from visionchat_serve.broker import Broker
-from visionchat_serve.completions import DONE, KEEP_ALIVE, ChunkEncoder, completion_body, error_event
+from visionchat_serve.broker import Broker, Reuse
+from visionchat_serve.cache_key import HEADER as CACHE
+from visionchat_serve.cache_key import cache_key, model_names, read_cache_control
+from visionchat_serve.completions import DONE, ChunkEncoder, completion_body, error_event
 from visionchat_serve.config import Settings
 from visionchat_serve.errors import NotFound, Unauthorised, VisionChatError
 from visionchat_serve.exchange import Exchange
 from visionchat_serve.http_edge import read_body
+from visionchat_serve.idempotency import HEADER, REPLAYED, fingerprint, read_key
 from visionchat_serve.image_download import ImageDownloads
 from visionchat_serve.intake import parse, read_request
+from visionchat_serve.job_bodies import JobRequest
+from visionchat_serve.messages import ChatJob, Idempotency
+from visionchat_serve.place import look_up
 from visionchat_serve.schemas import ChatCompletionRequest
+from visionchat_serve.server_events import ALIVE, comment
+
+Body = TypeVar("Body", bound=ChatCompletionRequest)
 
 log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-KEEP_ALIVE_EVERY = timedelta(seconds=10)
+SIGN_OF_LIFE = timedelta(seconds=5)  # a stream says something at least this often
 QUICK = timedelta(seconds=1)  # a job refused this soon gets its real HTTP status, even when streamed
 DECODERS = 2  # threads that parse requests and decode pictures
 
@@ -58,6 +72,7 @@ class Gateway:
     @asynccontextmanager
     async def lifespan(self, _: FastAPI) -> AsyncIterator[None]:
         self.broker = self._connect()
+        self._acceptance = Acceptance(self.broker)
         try:
             yield
         finally:
@@ -77,29 +92,70 @@ class Gateway:
 
     async def chat(self, request: Request) -> Response:
         """Read, check, submit, then answer in the form that was asked for."""
+        asked, checked = await self._read(request, ChatCompletionRequest, Reuse.SHARE)
+        accepted = await self._acceptance.chat(checked)
+        told = self._told(checked, accepted.how)
+        exchange = Exchange(accepted.job, accepted.source)
+        response = await (self._stream(exchange, asked) if asked.stream else self._whole(exchange))
+        response.headers.update(told)
+        return response
+
+    async def create_job(self, request: Request) -> tuple[str, dict[str, str]]:
+        """Read, check, submit; the id of the job that stands for the request, and headers that say how it came."""
+        asked, checked = await self._read(request, JobRequest, Reuse.ANSWER)
+        job_id, metadata = f"job-{uuid.uuid4().hex}", asked.metadata or {}
+        job = replace(checked.job, id=job_id, priority=asked.priority, metadata=metadata)
+        submitted = await self._acceptance.submit(replace(checked, job=job))
+        return submitted.job_id, self._told(checked, submitted.how)
+
+    async def _read(self, request: Request, form: type[Body], reuse: Reuse) -> tuple[Body, Checked]:
+        """The request as it was asked and as it goes on; `reuse` is what it may be answered by at most."""
+        key = read_key(request.headers.getlist(HEADER))
         body = await read_body(request, self.settings.max_body_bytes)
-        asked, urls = await self._apart(parse, body, self.settings)
+        asked, urls = await self._apart(parse, body, self.settings, form)
         fetched = await self._downloads.fetch(urls) if self._downloads is not None else {}
         job, images = await self._apart(read_request, asked, self.settings, fetched)
-        exchange = Exchange(self.broker, job)
-        await exchange.submit(images)
-        return await (self._stream(exchange, asked) if asked.stream else self._whole(exchange))
+        job = replace(job, owner=request.state.owner)
+        once = None
+        if key is not None:
+            once = Idempotency(key, await self._apart(fingerprint, request.url.path, body))
+            reuse = Reuse.ANSWER  # a job of one's own, which goes on when its client leaves
+        use = read_cache_control(request.headers.get("cache-control", ""))
+        if use.stores and asked.is_deterministic:
+            job = replace(job, cache_key=await self._cache_key(job, images))
+        return asked, Checked(job, images, once, reuse if job.cache_key and use.reads else Reuse.NOTHING)
+
+    async def _cache_key(self, job: ChatJob, images: tuple[bytes, ...]) -> str:
+        """Empty when nothing is kept, or nobody is there whose answer it would be."""
+        models = model_names(await self.broker.reports()) if self.settings.cache_ttl_seconds > 0 else ()
+        return await self._apart(cache_key, job, images, models) if models else ""
+
+    def _told(self, checked: Checked, how: str) -> dict[str, str]:
+        """Headers that say where the answer comes from."""
+        if how == "known":
+            return {REPLAYED: "true"}
+        if not checked.job.cache_key:
+            cache = "uncacheable"
+        else:
+            cache = {"accepted": "miss" if checked.reuse is not Reuse.NOTHING else "bypass"}.get(how, how)
+        self.metrics.cache.labels(cache).inc()
+        return {CACHE: cache}
 
     async def _apart(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """What computes for long would block everybody else in the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._decoders, partial(work, *args, **kwargs))
 
     async def _whole(self, exchange: Exchange) -> Response:
-        async with aclosing(exchange.deltas(KEEP_ALIVE_EVERY)) as deltas:
+        async with aclosing(exchange.deltas(repeat(SIGN_OF_LIFE))) as deltas:
             async for _ in deltas:
                 pass
         self.metrics.observe(exchange)
         return JSONResponse(completion_body(exchange.job, exchange.choices, exchange.finish))
 
     async def _stream(self, exchange: Exchange, asked: ChatCompletionRequest) -> Response:
-        deltas = exchange.deltas(QUICK)
+        deltas = exchange.deltas(chain([QUICK], repeat(SIGN_OF_LIFE)))
         try:
-            first = await anext(deltas, None)
+            first = await anext(deltas, Piece(""))
         except BaseException:
             await deltas.aclose()
             raise
@@ -117,14 +173,26 @@ class Gateway:
     ) -> AsyncIterator[bytes]:
         async with aclosing(deltas):
             try:
-                yield chunks.start() + (chunks.piece(first) if first else b"")
-                async for delta in deltas:
-                    yield chunks.piece(delta) if delta else KEEP_ALIVE
+                yield chunks.start() + await self._said(exchange, chunks, first)
+                async for piece in deltas:
+                    yield await self._said(exchange, chunks, piece)
                 yield (chunks.end(exchange.finish) + (chunks.usage(exchange.finish) if include_usage else b"") + DONE)
                 self.metrics.observe(exchange)
             except VisionChatError as error:
                 self.metrics.requests.labels(error.code).inc()
                 yield error_event(error)
+
+    async def _said(self, exchange: Exchange, chunks: ChunkEncoder, piece: Piece | None) -> bytes:
+        if piece is None:
+            return await self._waiting(exchange)
+        return chunks.piece(piece) if piece else b""
+
+    async def _waiting(self, exchange: Exchange) -> bytes:
+        """A comment for a stream that has nothing else to say: the job's place, as long as it has one."""
+        if exchange.first_text_at is not None:
+            return ALIVE
+        place = await look_up(self.broker, exchange.job.id)
+        return comment(str(place)) if place is not None else ALIVE
 
     async def models(self) -> dict[str, Any]:
         reports = await self.broker.reports()

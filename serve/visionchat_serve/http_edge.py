@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import re
 import uuid
+from typing import Any
 
 from fastapi import Request
+from pydantic import BaseModel
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -27,6 +29,19 @@ async def read_body(request: Request, limit: int) -> bytes:
         if length > limit:
             raise too_large
     return b"".join(parts)
+
+
+def body_schema(form: type[BaseModel]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the API's description says of a body that the route reads by itself, and the schemas that it refers to."""
+    schema = form.model_json_schema(ref_template="#/components/schemas/{model}")
+    definitions = schema.pop("$defs", {})
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}, definitions
+
+
+def bearer_key(authorization: str | None) -> str | None:
+    """The key in an `Authorization` header, None if there is no such key."""
+    scheme, _, key = (authorization or "").partition(" ")
+    return key.strip() if scheme.lower() == "bearer" else None
 
 
 def headers_of(error: VisionChatError) -> dict[str, str]:

@@ -26,8 +26,9 @@ from visionchat_serve.schemas import (
     ImageUrl,
     JsonObjectFormat,
     JsonSchemaFormat,
+    Request,
     ResponseFormat,
-    parse_request,
+    parse_as,
 )
 
 IMAGE_TOKEN_SIDE = 32  # pixels: patches of 16, two by two to a token
@@ -36,12 +37,12 @@ BYTES_PER_TOKEN = 4  # of text
 FRAME_TOKENS = 5  # around each message
 
 
-def parse(body: bytes, settings: Settings) -> tuple[ChatCompletionRequest, dict[str, str]]:
+def parse(body: bytes, settings: Settings, form: type[Request]) -> tuple[Request, dict[str, str]]:
     """The request as it was asked, and the http(s) URLs of its pictures by their places in the body.
 
     What can be said without the pictures is said here, so that nothing is fetched for a request that is refused.
     """
-    request = parse_request(body)
+    request = parse_as(form, body)
     if request.model != settings.served_name:
         raise NotFound(f"the model {request.model!r} does not exist here; use {settings.served_name!r}", param="model")
     places = list(_places(request))

@@ -13,7 +13,7 @@ from contextlib import suppress
 from datetime import timedelta
 
 from visionchat_serve import broker
-from visionchat_serve.broker import BrokerPolicy, LeaseState
+from visionchat_serve.broker import BrokerPolicy, LeaseState, Reuse
 from visionchat_serve.memory_homes import Homes
 from visionchat_serve.memory_jobs import Entry, Jobs, Status
 from visionchat_serve.memory_speed import Speed
@@ -26,10 +26,12 @@ from visionchat_serve.messages import (
     JobView,
     QueueLoad,
     ReplicaReport,
+    Submitted,
     TokenChunk,
     TokenLogprob,
 )
 
+MINUTE = 60.0
 POLL = 0.02  # seconds until a waiting caller looks at the clock again
 
 
@@ -44,22 +46,59 @@ class MemoryBroker:
         self._reports: dict[str, tuple[float, ReplicaReport]] = {}
         self._once: dict[tuple[str, str], tuple[float, str, str]] = {}  # until when, fingerprint, job
         self._speed = Speed()
+        self._rates: dict[str, float] = {}  # until when the owners' rates are used up
         self._changed = asyncio.Event()
 
     # --- the gateway's side ---
 
     async def submit(self, job: ChatJob, images: Sequence[bytes], idempotency: Idempotency | None = None) -> str:
+        return (await self.ask(job, images, idempotency)).job_id
+
+    async def ask(
+        self,
+        job: ChatJob,
+        images: Sequence[bytes],
+        idempotency: Idempotency | None = None,
+        reuse: Reuse = Reuse.NOTHING,
+    ) -> Submitted:
         self._jobs.sweep()
         if (earlier := self._earlier(job, idempotency)) is not None:
-            return earlier
+            return Submitted(earlier, "known")
+        if (reused := self._reused(job, idempotency, reuse)) is not None:
+            return reused
+        self._check_owner(job, await self.load())
         await self._check_room(job)
+        self._rates[job.owner] = self._used_until(job.owner)
+        self._remember(job, images, idempotency)
+        if reuse is Reuse.SHARE:
+            self._jobs.answers.open(job.cache_key, job.id)
+        self._wake()
+        return Submitted(job.id, "accepted")
+
+    def _remember(self, job: ChatJob, images: Sequence[bytes], idempotency: Idempotency | None) -> Entry:
         expires_at = max(job.deadline_at, self._clock()) + self.policy.result_ttl.total_seconds()
-        self._jobs.known[job.id] = Entry(job, tuple(images), expires_at, self._clock(), self._speed.work_of(job))
+        entry = Entry(job, tuple(images), expires_at, self._clock(), self._speed.work_of(job))
+        self._jobs.known[job.id] = entry
         if idempotency is not None:
             until = self._clock() + self.policy.idempotency_ttl.total_seconds()
             self._once[job.owner, idempotency.key] = until, idempotency.fingerprint, job.id
-        self._wake()
-        return job.id
+        return entry
+
+    def _reused(self, job: ChatJob, idempotency: Idempotency | None, reuse: Reuse) -> Submitted | None:
+        answers = self._jobs.answers
+        if reuse is not Reuse.NOTHING and (events := answers.find(job.cache_key)):
+            self._jobs.end_as_before(self._remember(job, (), idempotency), events)
+            return Submitted(job.id, "hit")
+        leader = answers.leader(job.cache_key) if reuse is Reuse.SHARE else None
+        if leader is None:
+            return None
+        now, theirs = self._clock(), self._jobs.known[leader].job.deadline_at
+        if theirs - now < (job.deadline_at - now) / 2:
+            return None
+        return Submitted(answers.join(job.cache_key, job.id), "joined")
+
+    async def let_go(self, job_id: str, client: str) -> bool:
+        return self._jobs.answers.let_go(job_id, client) and await self.cancel(job_id)
 
     def _earlier(self, job: ChatJob, idempotency: Idempotency | None) -> str | None:
         """The job that stands for the request already."""
@@ -72,6 +111,20 @@ class MemoryBroker:
         if used[1] != idempotency.fingerprint:
             raise broker.key_reused()
         return used[2] if used[2] in self._jobs.known else None
+
+    def _check_owner(self, job: ChatJob, load: QueueLoad) -> None:
+        unanswered = sum(e.job.owner == job.owner and e.status is not Status.ENDED for e in self._jobs.known.values())
+        if self.policy.owner_open and unanswered >= self.policy.owner_open:
+            raise broker.too_many_open(self.policy, load.pace)
+        early = self._used_until(job.owner) - MINUTE - self._clock()
+        if early > 0:
+            raise broker.too_fast(self.policy, early)
+
+    def _used_until(self, owner: str) -> float:
+        """The owner's allowance as one number: each job moves it on by its share of a minute, and it may be a minute
+        ahead."""
+        share = MINUTE / self.policy.owner_rate if self.policy.owner_rate else 0
+        return max(self._rates.get(owner, 0), self._clock()) + share
 
     async def _check_room(self, job: ChatJob) -> None:
         load = await self.load()
@@ -109,6 +162,7 @@ class MemoryBroker:
         if entry is None or entry.status is Status.ENDED:
             return False
         entry.cancelled = True
+        self._jobs.answers.close(job_id, ended=False)
         if not self._jobs.is_held(entry):
             self._jobs.end(entry, broker.CANCELLED)
             self._wake()
@@ -126,6 +180,16 @@ class MemoryBroker:
                 raise broker.unknown_job(before)
             own = own[: ids.index(before)]
         return [self._jobs.view(e) for e in reversed(own)][:limit]
+
+    async def asked(self, ids: Sequence[str]) -> list[ChatJob | None]:
+        self._jobs.sweep()
+        found = [self._jobs.known.get(job_id) for job_id in ids]
+        return [entry.job if entry is not None else None for entry in found]
+
+    async def so_far(self, job_id: str) -> list[JobEvent]:
+        self._jobs.sweep()
+        entry = self._jobs.known.get(job_id)
+        return list(entry.events) if entry is not None else []
 
     async def dead(self, limit: int) -> list[JobView]:
         self._jobs.sweep()
@@ -214,9 +278,12 @@ class MemoryBroker:
         entry = self._jobs.known.get(claim.job.id)
         if entry is None or self._jobs.state(claim) is LeaseState.LOST:
             return entry is not None and entry.ended_by == claim.attempt  # told twice after a lost reply
-        if finish.reason in ("stop", "length"):
+        good = finish.reason in ("stop", "length")
+        if good:
             self._learn(entry, finish)
         self._jobs.end(entry, finish)
+        if good and entry.job.cache_key:
+            self._jobs.answers.keep(entry.job.cache_key, entry.events)
         entry.ended_by = claim.attempt
         self._wake()
         return True

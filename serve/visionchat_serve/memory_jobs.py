@@ -7,12 +7,13 @@ does in Redis. Time comes from `clock` (epoch seconds). Must not know waiting or
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 from visionchat_serve import broker
 from visionchat_serve.broker import BrokerPolicy, LeaseState, Work
+from visionchat_serve.memory_answers import Answers
 from visionchat_serve.messages import ChatJob, Claim, Finish, JobEvent, JobStatus, JobView, TokenChunk, status_after
 
 
@@ -56,6 +57,7 @@ class Jobs:
         self._policy = policy
         self._clock = clock
         self._event_numbers = itertools.count(1)
+        self.answers = Answers(policy, clock)
         self._streak = 0  # interactive claims in a row
 
     # --- where jobs stand ---
@@ -170,9 +172,18 @@ class Jobs:
         self._mark_ended(entry, finish)
         entry.images = ()
 
+    def end_as_before(self, entry: Entry, events: Sequence[JobEvent]) -> None:
+        """A new job that is answered by the events of an earlier one."""
+        last = events[-1]
+        assert isinstance(last.value, Finish)
+        entry.status, entry.finish, entry.ended_at = Status.ENDED, last.value, self._clock()
+        entry.attempt, entry.events = last.attempt, [_of_job(entry.job.id, event) for event in events]
+        entry.expires_at = self._clock() + self._policy.result_ttl.total_seconds()
+
     def _mark_ended(self, entry: Entry, finish: Finish) -> None:
         entry.status, entry.finish, entry.ended_at = Status.ENDED, finish, self._clock()
         entry.expires_at = self._clock() + self._policy.result_ttl.total_seconds()
+        self.answers.close(entry.job.id, ended=True)
         self.append(entry, finish)
 
     def _bury(self, entry: Entry) -> None:
@@ -184,3 +195,8 @@ class Jobs:
 
     def forget_dead(self, entry: Entry) -> None:
         entry.dead, entry.images = False, ()
+
+
+def _of_job(job_id: str, event: JobEvent) -> JobEvent:
+    value = event.value
+    return replace(event, value=replace(value, job_id=job_id)) if isinstance(value, TokenChunk) else event

@@ -86,6 +86,8 @@ class ChatJob:
     deadline_at: float
     owner: str = ""
     priority: Priority = "interactive"
+    metadata: dict[str, str] = field(default_factory=dict)  # the owner's own notes on it
+    cache_key: str = ""  # the same for all requests that have the same answer; "" if the answer is not to be kept
     timeout: float | None = None
     affinity: str = ""
     prompt_tokens: int = 0
@@ -97,6 +99,15 @@ class Idempotency:
 
     key: str
     fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """What became of a request: `job_id` is the job that stands for it. `accepted`: it waits. `known`: an earlier
+    request made that job. `joined`: the same is being answered already. `hit`: it is answered by a kept answer."""
+
+    job_id: str
+    how: Literal["accepted", "known", "joined", "hit"]
 
 
 @dataclass(frozen=True, slots=True)

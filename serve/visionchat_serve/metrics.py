@@ -26,6 +26,12 @@ class Metrics:
             ["outcome"],
             registry=self._registry,
         )
+        self.cache = Counter(
+            "visionchat_cache",
+            "Requests by what the result cache did (hit, joined, miss, bypass, uncacheable)",
+            ["result"],
+            registry=self._registry,
+        )
         self._first_token = Histogram(
             "visionchat_time_to_first_token_seconds", "From submit to the first text",
             buckets=_FIRST_TOKEN, registry=self._registry,

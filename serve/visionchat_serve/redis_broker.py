@@ -14,8 +14,10 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 
+from redis.asyncio import Redis
+
 from visionchat_serve import broker
-from visionchat_serve.broker import BrokerPolicy, LeaseState, Work
+from visionchat_serve.broker import BrokerPolicy, LeaseState, Reuse, Work
 from visionchat_serve.errors import Unavailable
 from visionchat_serve.messages import (
     ChatJob,
@@ -27,6 +29,7 @@ from visionchat_serve.messages import (
     JobView,
     QueueLoad,
     ReplicaReport,
+    Submitted,
     TokenChunk,
     TokenLogprob,
     decode,
@@ -42,6 +45,12 @@ log = logging.getLogger(__name__)
 
 EVENTS_WAIT = timedelta(seconds=3)  # one wait at Redis; below the socket timeout, which catches a hung Redis
 EVENTS_AT_ONCE = 256
+_REFUSALS = {
+    b"full": broker.queue_full,
+    b"slow": broker.queue_slow,
+    b"rate": broker.too_fast,
+    b"open": broker.too_many_open,
+}
 OUTAGE_PAUSE = timedelta(milliseconds=500)
 
 
@@ -63,19 +72,29 @@ class RedisBroker:
     # --- the gateway's side ---
 
     async def submit(self, job: ChatJob, images: Sequence[bytes], idempotency: Idempotency | None = None) -> str:
+        return (await self.ask(job, images, idempotency)).job_id
+
+    async def ask(
+        self,
+        job: ChatJob,
+        images: Sequence[bytes],
+        idempotency: Idempotency | None = None,
+        reuse: Reuse = Reuse.NOTHING,
+    ) -> Submitted:
         key, fingerprint = (idempotency.key, idempotency.fingerprint) if idempotency else ("", "")
-        keys = self._keys.owned(job.owner), self._keys.once(job.owner, key)
-        whose = job.owner, job.priority, job.created_at, int(job.deadline_at * 1000), fingerprint
+        keys = [*self._keys.of_owner(job.owner), self._keys.once(job.owner, key)]
         work = Work.of(job)
-        hints = job.affinity, work.prompt, work.written
-        what, detail = await self._calls.run("submit", job.id, encode(job), *whose, *hints, *images, keys=keys)
+        own = job.owner, job.priority, job.created_at, int(job.deadline_at * 1000), fingerprint
+        hints = job.affinity, work.prompt, work.written, job.cache_key, reuse.value
+        what, detail = await self._calls.run("submit", job.id, encode(job), *own, *hints, *images, keys=keys)
         if what == b"reused":
             raise broker.key_reused()
-        if what == b"full":
-            raise broker.queue_full(self.policy, detail / 1000)
-        if what == b"slow":
-            raise broker.queue_slow(self.policy, detail / 1000)
-        return str(detail.decode())
+        if what in _REFUSALS:
+            raise _REFUSALS[what](self.policy, detail / 1000)
+        return Submitted(detail.decode(), what.decode())
+
+    async def let_go(self, job_id: str, client: str) -> bool:
+        return bool(await self._calls.run("let_go", job_id, client))
 
     async def events(self, job_id: str, after: str = "0") -> AsyncIterator[JobEvent]:
         broker.resume_point(after)
@@ -133,6 +152,21 @@ class RedisBroker:
             raise broker.unknown_job(job_id)
         return int(score)
 
+    async def asked(self, ids: Sequence[str]) -> list[ChatJob | None]:
+        replies = await self._link.call(lambda redis: self._questions(redis, ids)) if ids else []
+        return [decode(ChatJob, reply) if reply is not None else None for reply in replies]
+
+    async def _questions(self, redis: Redis, ids: Sequence[str]) -> list[bytes | None]:
+        pipeline = redis.pipeline(transaction=False)
+        for job_id in ids:
+            pipeline.hget(self._keys.job(job_id), "job")
+        replies: list[bytes | None] = await pipeline.execute()
+        return replies
+
+    async def so_far(self, job_id: str) -> list[JobEvent]:
+        entries = await self._link.call(lambda redis: redis.xrange(self._keys.events(job_id)))
+        return [_event(job_id, entry_id, fields) for entry_id, fields in entries]
+
     async def dead(self, limit: int) -> list[JobView]:
         return await self._dead.newest(limit)
 
@@ -177,9 +211,9 @@ class RedisBroker:
         return LeaseState(state.decode())
 
     async def finish(self, claim: Claim, finish: Finish) -> bool:
-        measured = int(finish.reason in ("stop", "length"))
-        written = finish.usage.completion_tokens
-        return bool(await self._calls.run("finish", claim.job.id, claim.attempt, encode(finish), measured, written))
+        good, written = int(finish.reason in ("stop", "length")), finish.usage.completion_tokens
+        args = claim.job.id, claim.attempt, encode(finish), good, written
+        return bool(await self._calls.run("finish", *args, keys=self._keys.of_answers()))
 
     async def release(self, claim: Claim) -> bool:
         return bool(await self._calls.run("release", claim.job.id, claim.attempt))

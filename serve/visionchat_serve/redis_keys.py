@@ -47,6 +47,22 @@ class Keys:
         """Text: the replica that claimed the last job with this affinity."""
         return self._name("home", affinity)
 
+    def of_owner(self, owner: str) -> list[str]:
+        """What `submit.lua` gets of the owner's: jobs, rate, open jobs; it says what they hold."""
+        return [self.owned(owner), self._name("rate", owner), self._name("open", owner)]
+
+    def of_answers(self) -> list[str]:
+        """What `finish.lua` gets of the kept answers; it says what they hold."""
+        return [self._name("answers"), self._name("answer-sizes")]
+
+    def answer(self, cache_key: str) -> str:
+        """Stream: a kept answer, as the job's that gave it."""
+        return self._name("answer", cache_key)
+
+    def flight(self, cache_key: str) -> str:
+        """String: the job that is being answered for all who ask the same."""
+        return self._name("flight", cache_key)
+
     def job(self, job_id: str) -> str:
         """Hash: the job, its status, attempt and deadline."""
         return self._name("job", job_id)

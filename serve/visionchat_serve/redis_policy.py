@@ -31,8 +31,18 @@ def policy_for_scripts(policy: BrokerPolicy, keys: Keys) -> str:
         "dead_ttl",
         "idempotency_ttl",
         "affinity_wait",
+        "cache_ttl",
     )
-    counts = ("max_attempts", "max_waiting", "batch_after", "max_dead", "max_listed")
+    counts = (
+        "max_attempts",
+        "max_waiting",
+        "batch_after",
+        "max_dead",
+        "max_listed",
+        "owner_rate",
+        "owner_open",
+        "cache_bytes",
+    )
     ends = {
         "cancelled": broker.CANCELLED,
         "timed_out": broker.TIMED_OUT,
@@ -43,5 +53,5 @@ def policy_for_scripts(policy: BrokerPolicy, keys: Keys) -> str:
         {name: ms(getattr(policy, name)) for name in durations}
         | {name: getattr(policy, name) for name in counts}
         | {name: encode(finish).decode() for name, finish in ends.items()}
-        | {"job": keys.job(""), "home": keys.home("")}
+        | {"job": keys.job(""), "home": keys.home(""), "flight": keys.flight(""), "answer": keys.answer("")}
     )

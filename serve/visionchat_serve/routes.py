@@ -1,6 +1,7 @@
 """Which address does what: the routes, their description for /docs, and OpenAI's form for every error.
 
 POST /v1/chat/completions   GET /v1/models   GET /healthz   GET /readyz   GET /metrics   GET /docs
+What is below /v1/jobs stands in `job_routes`.
 """
 
 from __future__ import annotations
@@ -10,20 +11,28 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse, RedirectResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from visionchat_serve import __version__
 from visionchat_serve.broker import Broker
+from visionchat_serve.cache_key import HEADER as CACHE
 from visionchat_serve.config import Settings
 from visionchat_serve.errors import EngineFailure, InvalidRequest, NotFound, VisionChatError
 from visionchat_serve.gateway import Gateway
-from visionchat_serve.http_edge import CommonHeaders, headers_of
+from visionchat_serve.http_edge import CommonHeaders, body_schema, headers_of
+from visionchat_serve.idempotency import HEADER as IDEMPOTENCY_KEY
+from visionchat_serve.idempotency import REPLAYED
 from visionchat_serve.image_download import ImageDownloads
+from visionchat_serve.job_routes import add_jobs, job_sockets
 from visionchat_serve.schemas import ChatCompletionRequest
 
 log = logging.getLogger(__name__)
+
+ALLOWED_HEADERS = "Authorization", "Content-Type", "X-Request-Id", IDEMPOTENCY_KEY, "Last-Event-ID", "Cache-Control"
+EXPOSED_HEADERS = "X-Request-Id", "Retry-After", "Location", REPLAYED, CACHE
 
 BearerKey = Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))]
 
@@ -40,8 +49,8 @@ def create_app(settings: Settings, connect: Callable[[], Broker], downloads: Ima
             CORSMiddleware,
             allow_origins=settings.cors_origins,
             allow_methods=["GET", "POST", "DELETE"],
-            allow_headers=["Authorization", "Content-Type", "X-Request-Id"],
-            expose_headers=["X-Request-Id", "Retry-After"],
+            allow_headers=[*ALLOWED_HEADERS],
+            expose_headers=[*EXPOSED_HEADERS],
         )
     app.add_middleware(CommonHeaders)
     return app
@@ -49,15 +58,13 @@ def create_app(settings: Settings, connect: Callable[[], Broker], downloads: Ima
 
 def _add_api(app: FastAPI, gateway: Gateway) -> None:
     """What needs a key where keys are used."""
-    schema = ChatCompletionRequest.model_json_schema(ref_template="#/components/schemas/{model}")
-    definitions = schema.pop("$defs", {})
-    body = {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+    body, definitions = body_schema(ChatCompletionRequest)
     errors: dict[int | str, dict[str, Any]] = {
         status: {"description": "OpenAI's error form"} for status in (400, 401, 404, 413, 415, 422, 429, 502, 503, 504)
     }
 
-    def authorise(given: BearerKey) -> None:
-        gateway.owner_of(given.credentials if given is not None else None)
+    def authorise(request: Request, given: BearerKey) -> None:
+        request.state.owner = gateway.owner_of(given.credentials if given is not None else None)
 
     v1 = APIRouter(prefix="/v1", dependencies=[Depends(authorise)])
 
@@ -76,7 +83,9 @@ def _add_api(app: FastAPI, gateway: Gateway) -> None:
         """The served model, by name."""
         return await gateway.model(name)
 
+    add_jobs(v1, gateway, errors)
     app.include_router(v1)
+    app.include_router(job_sockets(gateway))
     _describe(app, definitions)
 
 
@@ -123,6 +132,12 @@ def _add_error_handlers(app: FastAPI, gateway: Gateway) -> None:
     @app.exception_handler(VisionChatError)
     async def ours(_: Request, error: VisionChatError) -> Response:
         return answer(error)
+
+    @app.exception_handler(RequestValidationError)
+    async def bad_parameter(_: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0]
+        param = str(first["loc"][-1])
+        return answer(InvalidRequest(f"{param}: {first['msg']}", param=param))
 
     @app.exception_handler(404)
     async def no_page(request: Request, _: Exception) -> Response:

@@ -7,7 +7,7 @@ gateway decodes them. Knows neither queue nor engines.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
@@ -136,16 +136,29 @@ class ChatCompletionRequest(_Body):
         return self
 
     @property
+    def is_deterministic(self) -> bool:
+        """Whether asking again gives the same answer."""
+        return self.temperature == 0 or self.seed is not None
+
+    @property
     def stops(self) -> tuple[str, ...]:
         """The stop strings, empty ones left out."""
         given = [self.stop] if isinstance(self.stop, str) else (self.stop or [])
         return tuple(s for s in given if s)
 
 
+Request = TypeVar("Request", bound=ChatCompletionRequest)
+
+
 def parse_request(body: bytes) -> ChatCompletionRequest:
-    """Raises `InvalidRequest` naming the first wrong field."""
+    """A chat completion's body. Raises `InvalidRequest` naming the first wrong field."""
+    return parse_as(ChatCompletionRequest, body)
+
+
+def parse_as(form: type[Request], body: bytes) -> Request:
+    """The body of any request that asks a chat. Raises as `parse_request`."""
     try:
-        request = ChatCompletionRequest.model_validate_json(body)
+        request = form.model_validate_json(body)
     except ValidationError as error:
         raise _invalid(error) from error
     if len(request.stops) > MAX_STOPS:

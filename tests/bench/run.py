@@ -29,6 +29,7 @@ def main() -> None:
         run("stack.py", "--model", str(folder), "--dtype", "bfloat16", "--rounds", "4", "--max-tokens", "16"),
     ]
     print(stack_table(stacks), flush=True)
+    print(queue_table(run("queue_costs.py")), flush=True)
     users = [
         run("users.py", "--each", "20", "--max-tokens", "16"),
         run("users.py", "--model", str(folder), "--dtype", "bfloat16", "--each", "1", "--max-tokens", "16"),
@@ -111,6 +112,23 @@ def stack_table(reports: list[dict[str, Any]]) -> str:
         "| model | | first token, ms | per later token, ms | CPU per token, ms | peak memory, GB | start to ready, s |"
     )
     return table(head, rows)
+
+
+def queue_table(report: dict[str, Any]) -> str:
+    rows: list[tuple[Any, ...]] = [
+        (name, f"{report[key]['p50']:.2f} ms", f"{report[key]['p99']:.2f} ms")
+        for name, key in (
+            ("enqueue to claim by a replica that waits", "enqueue_to_claim_ms"),
+            ("piece of answer from replica to gateway", "token_relay_ms"),
+        )
+    ]
+    memory, renewal = report["redis_memory_per_job"], report["renewal"]
+    rows += [
+        ("Redis memory of a waiting job, without its pictures", f"{memory['waiting_kb']:.1f} kB", ""),
+        ("Redis memory of an answered job, until it is forgotten", f"{memory['answered_kb']:.1f} kB", ""),
+        (f"renewing {renewal['leases']} leases, Redis' CPU", f"{renewal['redis_cpu_us']:.0f} µs", ""),
+    ]
+    return table("| queue | p50 | p99 |", rows)
 
 
 def users_table(reports: list[dict[str, Any]]) -> str:

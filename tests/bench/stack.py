@@ -30,7 +30,9 @@ def measure(model: str, rounds: int, max_tokens: int, dtype: str) -> dict[str, A
     began = time.monotonic()
     with (
         tempfile.TemporaryDirectory() as data,
-        running(Path(data), "--model", model, "--dtype", dtype) as server,
+        running(
+            Path(data), "--model", model, "--dtype", dtype, environ={"VISIONCHAT_CACHE_TTL_SECONDS": "0"}
+        ) as server,
     ):
         cold_start = time.monotonic() - began
         engine = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

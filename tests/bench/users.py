@@ -27,6 +27,7 @@ from typing import Any
 
 import httpx
 
+from support.memory import ResidentMemory
 from support.pictures import data_url, shapes
 from support.server import running
 
@@ -129,33 +130,6 @@ def context_switches() -> int:
     """Of the whole machine since it started."""
     lines = Path("/proc/stat").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("ctxt "))
-
-
-class ResidentMemory:
-    """The largest proportional resident memory of some processes while the block runs, looked at 5 times a second."""
-
-    def __init__(self, pids: list[int]) -> None:
-        self.pids, self.peak_gb, self._done = pids, 0.0, threading.Event()
-        self._thread = threading.Thread(target=self._watch)
-
-    def __enter__(self) -> ResidentMemory:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while True:
-            self.peak_gb = max(self.peak_gb, sum(map(_proportional_gb, self.pids)))
-            if self._done.wait(0.2):
-                return
-
-
-def _proportional_gb(pid: int) -> float:
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1e6
 
 
 def main(model: str, dtype: str, users: list[int], each: int, max_tokens: int) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from redis import Redis
+from redis.exceptions import RedisError
 
 from contract.queues import SERVERS
 from support.waiting import wait_until
@@ -60,10 +61,28 @@ def test_a_second_server_on_the_folder_is_refused(
         assert redis.ping(), "the first one is unharmed"
 
 
-def test_it_comes_back_after_a_crash(own_server: EmbeddedRedis) -> None:
+async def test_it_comes_back_by_itself_after_a_crash(own_server: EmbeddedRedis) -> None:
     with Redis.from_url(own_server.url) as redis:
-        redis.set("colour", "red")
-        redis.config_set("appendfsync", "always")
+        redis.set("shape", "star")
+    first = pid_of(own_server)
+    os.kill(first, signal.SIGKILL)
+
+    def is_back() -> bool:
+        try:
+            return pid_of(own_server) != first
+        except RedisError:
+            return False
+
+    await wait_until(is_back, "the server runs again")
+    with Redis.from_url(own_server.url) as redis:
+        assert redis.get("shape") == b"star"
+    second = pid_of(own_server)
+    own_server.stop()
+    assert not runs(second)
+
+
+def test_after_a_crash_it_may_be_stopped_and_started(own_server: EmbeddedRedis) -> None:
+    with Redis.from_url(own_server.url) as redis:
         redis.set("shape", "star")
     os.kill(pid_of(own_server), signal.SIGKILL)
     own_server.stop()

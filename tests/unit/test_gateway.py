@@ -327,7 +327,7 @@ async def test_a_fault_of_ours_is_a_500_in_the_form(house: House, monkeypatch: p
     async def broken(*_: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(house.broker, "submit", broken)
+    monkeypatch.setattr(house.broker, "ask", broken)
     response = await house.post(chat("hi"))
     assert (response.status_code, response.json()["error"]["code"]) == (500, "engine_failure")
 

@@ -22,6 +22,7 @@ from support.picture_seeds import SEEDS
 from visionchat_serve.config import Settings
 from visionchat_serve.errors import VisionChatError
 from visionchat_serve.intake import parse, read_request
+from visionchat_serve.schemas import ChatCompletionRequest
 
 EXAMPLES = int(os.environ.get("VISIONCHAT_FUZZ_EXAMPLES", "300"))
 SETTINGS = Settings(image_max_pixels=500_000, image_max_bytes=200_000)
@@ -94,7 +95,7 @@ def outcome(example: int) -> str:
     """ "served", or the code of our error; anything else that is raised fails the test."""
     refused: VisionChatError | None = None
     try:
-        asked, _ = parse(request(example), SETTINGS)
+        asked, _ = parse(request(example), SETTINGS, ChatCompletionRequest)
         _, (image,) = read_request(asked, SETTINGS, {})
     except VisionChatError as error:
         refused = error

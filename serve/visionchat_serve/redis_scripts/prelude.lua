@@ -3,14 +3,17 @@
 --
 -- A job that is not answered is in one of these sorted sets: INTERACTIVE or BATCH (waiting, by arrival number),
 -- LEASED (by the ms at which its lease expires), DELAYED (by the ms at which it may be tried again). While nobody
--- holds it, it is in DEADLINES too. STATE: seq, streak, what was
--- measured (seen, reading_ms, prompt, writing_ms, written: see `finish.lua`), tokens to be read and written for all
--- of them (todo_prompt, todo_written). BELL: a stream that moves when a job comes.
+-- holds it, it is in DEADLINES too. STATE: seq, streak, what was measured (seen, reading_ms, prompt, writing_ms,
+-- written: see `finish.lua`), tokens to be read and written for all of them (todo_prompt, todo_written). BELL: a stream
+-- that moves when a job comes.
 --
 -- job hash: job (JSON), owner, created_at, priority, seq (arrival number), deadline (epoch ms), images (how many),
---   affinity, prompt, expected (tokens to be read and written), queued_at, status (queued | leased | ended), attempt (number of the last claim: the fence), released (claims given back),
---   consumer, leased_at, first_at, next (index of the next chunk of this attempt), cancelled (1 when asked to stop),
---   finish, ended_at, ended_by (attempt whose replica ended it)
+--   affinity, prompt, expected (tokens to be read and written), queued_at, status (queued | leased | ended),
+--   attempt (number of the last claim: the fence), released (claims given back), consumer, leased_at, first_at, next
+--   (index of the next chunk of this attempt), cancelled (1 when asked to stop), finish, ended_at, ended_by (attempt
+--   whose replica ended it), cache_key ('' if its answer is not kept)
+-- A job that several clients wait for: `flight` of its cache_key names it, the set `clients` who they are. A kept
+-- answer is a copy of the stream of the job that gave it.
 --
 -- ARGV[1] is the broker's policy as JSON (see `redis_policy`). A job's keys follow from POLICY.job and its id; they
 -- are in the slot of the KEYS, by their hash tag.
@@ -28,6 +31,9 @@ local function events_key(id) return POLICY.job .. id .. ':events' end
 local function images_key(id) return POLICY.job .. id .. ':images' end
 
 local function home_key(affinity) return POLICY.home .. affinity end
+local function clients_key(id) return POLICY.job .. id .. ':clients' end
+local function flight_key(key) return POLICY.flight .. key end
+local function answer_key(key) return POLICY.answer .. key end
 
 local function get(id, ...) return unpack(redis.call('HMGET', job_key(id), ...)) end
 local function set(id, ...) redis.call('HSET', job_key(id), ...) end
@@ -88,11 +94,19 @@ local function uncount_work(id)
   if num_unanswered() == 0 then redis.call('HSET', STATE, 'todo_prompt', 0, 'todo_written', 0) end
 end
 
+-- Nobody more may join a job that has ended or is being stopped.
+local function close_flight(id)
+  local key = get(id, 'cache_key')
+  if key and redis.call('GET', flight_key(key)) == id then redis.call('DEL', flight_key(key)) end
+end
+
 local function mark_ended(id, finish, ttl)
   append(id, 'attempt', get(id, 'attempt'), 'finish', finish)
   set(id, 'status', 'ended', 'finish', finish, 'ended_at', NOW)
   dequeue(id)
   uncount_work(id)
+  close_flight(id)
+  redis.call('UNLINK', clients_key(id))
   redis.call('PEXPIRE', job_key(id), ttl)
   redis.call('PEXPIRE', events_key(id), ttl)
 end
@@ -120,6 +134,15 @@ local function sweep()
     if get(id, 'status') then end_job(id, POLICY.timed_out) else dequeue(id) end
   end
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', DELAYED, '-inf', NOW)) do enqueue(id) end
+end
+
+-- At once if nobody holds the job, else by telling its replica. 0: unknown or already ended.
+local function stop(id)
+  local status = get(id, 'status')
+  if not status or status == 'ended' then return 0 end
+  close_flight(id)
+  if is_held(id) then set(id, 'cancelled', 1) else end_job(id, POLICY.cancelled) end
+  return 1
 end
 
 -- How many jobs a replica runs at once; 0 if it is not there.

@@ -1,0 +1,15 @@
+"""The chaos run in small."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from load.chaos import Plan, chaos
+
+
+def test_what_was_accepted_is_answered_whatever_dies(tmp_path: Path) -> None:
+    report = chaos(tmp_path, Plan(replica_kills=3, redis_kills=2, gateway_kills=1, rate=4))
+    print(report)
+    assert report.problems == []
+    assert len(report.outcomes) > 50
+    assert report.kills == {"replica": 3, "redis": 2, "gateway": 1}
