@@ -7,10 +7,10 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 PICTURE ?= tests/data/pictures/circle-and-square.png
 QUESTION ?= What do you see?
 
-.PHONY: help install demo test verify fmt fuzz bench chaos load generate train evaluate sim clean
+.PHONY: help install demo test test-browser verify fmt fuzz bench chaos load generate train evaluate sim cluster-api clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(VENV)/installed ## make .venv with the commands visionchat and visionchat-operator
 
@@ -24,11 +24,18 @@ $(VENV)/installed-train: $(VENV)/installed
 	$(INSTALL) --editable '.[train]'
 	@touch $@
 
+$(VENV)/installed-browser: $(VENV)/installed
+	$(INSTALL) --editable '.[browser]'
+	@touch $@
+
 demo: install ## start the real parts, ask about a picture over HTTP, print the streamed answer, stop
 	$(BIN)/visionchat ask $(PICTURE) "$(QUESTION)" --port 0
 
 test: install ## all tests that CI runs
 	$(BIN)/python -m pytest
+
+test-browser: $(VENV)/installed-browser ## the web page in a headless Chromium (which must be installed)
+	$(BIN)/python -m pytest tests/browser
 
 verify: install ## style, types, import contracts, generated files
 	$(BIN)/ruff format --check .
@@ -61,6 +68,9 @@ train: $(VENV)/installed-train ## train the tiny model (hours; goes on where it 
 
 evaluate: $(VENV)/installed-train ## what the tiny model can do, by skill, on 1,000 questions that it never saw
 	$(BIN)/python -m visionchat_serve.tiny.evaluate
+
+cluster-api: install ## a real Kubernetes API server on loopback with the CRD, until Ctrl-C; prints KUBECONFIG
+	$(BIN)/python tests/cluster/api.py
 
 sim: install ## the operator's scaling against other rules on the same loads; prints the README's table
 	$(BIN)/python tests/sim/run.py --write

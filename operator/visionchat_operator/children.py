@@ -72,8 +72,8 @@ class Owner:
 
 def revision(key: Key, spec: VisionChatSpec, defaults: Defaults) -> str:
     """Stands for all that a replica is told; another one means that replicas must be replaced."""
-    told = environment.settings(key, spec), pods.worker_pod(key, spec, Mode.SHARED, defaults)
-    return names.digest([*told, spec.pod_template.labels, spec.pod_template.annotations])
+    told = pods.worker_pod(key, spec, Mode.SHARED, defaults), spec.pod_template.labels, spec.pod_template.annotations
+    return names.digest(told)
 
 
 def worker(owner: Owner, spec: VisionChatSpec, index: int, mode: Mode, defaults: Defaults) -> Manifest:

@@ -35,7 +35,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     check = commands.add_parser("check", help="validate VisionChat resources without a cluster")
     check.add_argument("files", nargs="+", type=Path)
     check.set_defaults(run=_check)
-    args = parser.parse_args(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words and words[0].startswith("--") and words[0] != "--help":
+        words.insert(0, "run")  # `visionchat-operator --kubeconfig FILE` is enough
+    args = parser.parse_args(words)
     code: int = args.run(args)
     return code
 

@@ -63,6 +63,7 @@ async def connected(kubeconfig: Path | None) -> AsyncIterator[client.ApiClient]:
     else:
         config.load_incluster_config(client_configuration=configuration)
     async with client.ApiClient(configuration) as api:
+        api.user_agent = MANAGER
         yield api
 
 

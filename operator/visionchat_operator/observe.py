@@ -199,17 +199,19 @@ def _settled(ray: RayState | None, pods: Sequence[Manifest], view: QueueView | N
 def workers_of(
     pods: Sequence[Manifest], reports: Sequence[ReplicaReport] | None, ray: RayState | None
 ) -> tuple[Worker, ...]:
-    """The replicas' pods, by name. When no report can be read, Ray says which of them serve."""
+    """The replicas' pods, by name. When no report can be read, Ray says which of them serve; when Ray cannot be asked
+    either, those that have joined are taken to serve: what may be working is not to be thrown away."""
     by_pod = {report.pod: report for report in reports or ()}
+    unseen = reports is None and ray is None
     found = []
     for pod in sorted(pods, key=lambda p: p["metadata"]["name"]):
         if pod["metadata"].get("labels", {}).get(names.COMPONENT) == names.WORKER:
             report = by_pod.get(pod["metadata"]["name"])
-            found.append(_worker(pod, report, None if reports is not None else ray))
+            found.append(_worker(pod, report, None if reports is not None else ray, unseen))
     return tuple(found)
 
 
-def _worker(pod: Manifest, report: ReplicaReport | None, ray: RayState | None) -> Worker:
+def _worker(pod: Manifest, report: ReplicaReport | None, ray: RayState | None, unseen: bool) -> Worker:
     metadata, spec, status = pod["metadata"], pod["spec"], pod.get("status", {})
     conditions = {condition["type"]: condition for condition in status.get("conditions", ())}
     ready = conditions.get("Ready", {}).get("status") == "True"
@@ -226,7 +228,7 @@ def _worker(pod: Manifest, report: ReplicaReport | None, ray: RayState | None) -
         node=spec.get("nodeName"),
         ip=ip,
         ready=ready,
-        serving=ready and (report is not None or (ray is not None and ip in ray.running)),
+        serving=ready and (unseen or report is not None or (ray is not None and ip in ray.running)),
         deleting="deletionTimestamp" in metadata,
         failed=failed,
         failure=status.get("reason") if failed else None,

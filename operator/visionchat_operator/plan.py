@@ -85,6 +85,9 @@ class _Planner:
         self._seen, self._settings, self._now = observed, settings, now
         self._spec = observed.spec
         self._owner = Owner(observed.key, observed.uid)
+        self._rendered = children.render(
+            observed.key, observed.uid, self._spec, settings.defaults, settings.operator_namespace
+        )
         self._revision = children.revision(observed.key, self._spec, settings.defaults)
 
     def plan(self) -> Plan:
@@ -95,7 +98,7 @@ class _Planner:
         pinned = pinning.decide(spec, scaled.replicas, seen.load, seen.workers, seen.nodes, before, now)
         model, model_objects = self._model()
         steps = self._steps(scaled.replicas, pinned, model)
-        applied = self._children()
+        applied = self._children(waits=steps.rolling is not None or model in ("Fetching", "Failed"))
         status, turned = self._status(scaled, pinned, steps, model)
         decisions = [*_scaled(seen.status, scaled), *_pinned(before, pinned), *steps.decisions, *turned]
         return Plan(
@@ -103,7 +106,7 @@ class _Planner:
             apply=tuple(applied),
             create=(*model_objects, *self._new_workers(steps)),
             token=Ref("Secret", names.ray_token(seen.key)) not in seen.children,
-            delete=(*self._leftovers(applied, model_objects), *_removals(steps)),
+            delete=(*self._leftovers(model_objects), *_removals(steps)),
             serve_target=serve_target(seen),
             decisions=tuple(decisions),
             finalizer=spec.queue.delete_with_resource,
@@ -137,19 +140,24 @@ class _Planner:
         objects = [job] if spec.model.claim_name else [children.model_claim(self._owner, spec), job]
         return _job_state(there), objects
 
-    def _children(self) -> list[Manifest]:
-        rendered = children.render(
-            self._seen.key, self._seen.uid, self._spec, self._settings.defaults, self._settings.operator_namespace
-        )
-        unknown = {"HTTPRoute"} if not self._seen.route_api else set()
-        return [manifest for manifest in rendered if manifest["kind"] not in unknown]
+    def _children(self, waits: bool) -> list[Manifest]:
+        """`waits`: old replicas answer still, so the gateway stays as it is until the new ones do."""
+        rendered = self._rendered
+        left_out = set() if self._seen.route_api else {Ref("HTTPRoute", names.gateway(self._seen.key))}
+        head = Ref("Deployment", names.head(self._seen.key))
+        wanted = next(manifest for manifest in rendered if manifest["kind"] == head.kind)
+        live = self._seen.children.get(head)
+        # Another image may hold another Ray, and new replicas could not join the old head.
+        if waits and not self._spec.suspend and live is not None and _image(live) == _image(wanted):
+            left_out |= {head, Ref("ConfigMap", names.settings(self._seen.key))}
+        return [m for m in rendered if Ref(m["kind"], m["metadata"]["name"]) not in left_out]
 
     def _new_workers(self, steps: rollout.Steps) -> list[Manifest]:
         defaults = self._settings.defaults
         return [children.worker(self._owner, self._spec, index, mode, defaults) for index, mode in steps.create]
 
-    def _leftovers(self, applied: list[Manifest], created: list[Manifest]) -> list[Removal]:
-        right = {Ref(m["kind"], m["metadata"]["name"]) for m in (*applied, *created)}
+    def _leftovers(self, created: list[Manifest]) -> list[Removal]:
+        right = {Ref(m["kind"], m["metadata"]["name"]) for m in (*self._rendered, *created)}
         return [
             Removal(ref, manifest["metadata"].get("uid"))
             for ref, manifest in sorted(self._seen.children.items())
@@ -251,6 +259,12 @@ def _job_state(job: Manifest | None) -> str:
 
 def _available(deployment: Manifest | None) -> bool:
     return bool((deployment or {}).get("status", {}).get("availableReplicas"))
+
+
+def _image(deployment: Manifest) -> str | None:
+    (container, *_) = deployment["spec"]["template"]["spec"]["containers"]
+    image: str | None = container.get("image")
+    return image
 
 
 def _queue(load: Load | None) -> QueueStatus | None:

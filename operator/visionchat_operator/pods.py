@@ -40,6 +40,9 @@ def worker_pod(key: Key, spec: VisionChatSpec, mode: Mode, defaults: Defaults) -
     """Pod spec of a replica."""
     container = _container(key, spec, defaults, "worker", cpus=spec.cpus_per_replica)
     container["args"] = ["worker"]
+    # Written into the pod, not read from the ConfigMap: a container that restarts in the middle of a roll is the same.
+    told = environment.settings(key, spec)
+    container["env"] = [{"name": name, "value": value} for name, value in told.items()] + container["env"]
     container["resources"] = worker_resources(spec, mode)
     container["ports"] = [{"name": "metrics", "containerPort": METRICS_PORT, "protocol": "TCP"}]
     container |= _raylet_probes()
@@ -57,6 +60,7 @@ def head_pod(key: Key, spec: VisionChatSpec, defaults: Defaults) -> Manifest:
     """Pod spec of the Ray head with the gateway; no model runs here."""
     container = _container(key, spec, defaults, "head", cpus=None)
     container["args"] = ["head"]
+    container["envFrom"] = [{"configMapRef": {"name": names.settings(key)}}]
     container["resources"] = HEAD_RESOURCES
     ports = {"api": API_PORT, "dashboard": DASHBOARD_PORT, "gcs": GCS_PORT, "metrics": METRICS_PORT}
     container["ports"] = [{"name": n, "containerPort": p, "protocol": "TCP"} for n, p in ports.items()]
@@ -85,8 +89,6 @@ def model_pod(key: Key, spec: VisionChatSpec, defaults: Defaults) -> Manifest:
 def _container(key: Key, spec: VisionChatSpec, defaults: Defaults, name: str, cpus: int | None) -> Manifest:
     container = _base_container(spec, defaults, name)
     container["command"] = ["python", "-m", "visionchat_serve.ray_node"]
-    settings = {"configMapRef": {"name": names.settings(key)}}
-    container["envFrom"] = [settings]
     env = environment.ray(key, cpus) + environment.redis(spec, defaults)
     container["env"] = env + list(spec.pod_template.env)
     return container

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from visionchat_operator.api import Fallback
 from visionchat_operator.pinning import UNSCHEDULABLE_FOR, refusal
 from visionchat_operator.status_api import Mode
 from visionchat_operator.world import Decision, Worker
+
+REST = timedelta(seconds=30)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,26 +46,38 @@ class Steps:
 
 def next_steps(wanted: Wanted, workers: Sequence[Worker], used: frozenset[int], now: datetime) -> Steps:
     """`used`: indices of pods that exist in any state."""
-    dead = tuple(w for w in workers if not w.deleting and (w.failed or refusal(w, wanted.fallback, now)))
-    able = [w for w in workers if not w.deleting and w not in dead]
-    idle = tuple(w for w in _outdated(wanted, able) if not w.serving)  # nobody misses them: no need to go one by one
-    live = [w for w in able if w not in idle]
-    outdated = [w for w in _outdated(wanted, live) if w.serving]
+    dead, resting = _dead(wanted, workers, now)
+    able = [w for w in workers if not w.deleting and w not in dead and w not in resting]
+    absent = tuple(w for w in _outdated(wanted, able) if not w.ready)  # nobody misses them: no need to go one by one
+    live = [w for w in able if w not in absent]
+    outdated = _outdated(wanted, live)
     kept, surplus = _surplus(wanted, live, outdated)
-    modes = _missing(wanted, kept)
+    modes = _missing(wanted, kept, len(resting))
     no_room = False
     decisions = [_deleted(w, "Surplus", "it is not needed any more") for w in surplus]
     decisions += [_deleted(w, w.failure or "Refused", "it cannot run", warning=True) for w in dead]
-    decisions += [_deleted(w, "Outdated", "it is outdated and serves nobody yet") for w in idle]
-    delete = (*dead, *idle, *surplus)
-    if not modes and not delete:  # one thing at a time
+    decisions += [_deleted(w, "Outdated", "it is outdated and has not joined yet") for w in absent]
+    delete = (*dead, *absent, *surplus)
+    if not modes and not delete and not resting:  # one thing at a time
         modes, replaced = _replace(wanted, live, outdated, draining=any(w.deleting for w in workers), now=now)
         delete += replaced
         no_room = bool(replaced) and not modes
         decisions += [_deleted(w, "Replaced", "it is replaced, drained first") for w in replaced]
     created = tuple(zip(_free(used, len(modes)), modes, strict=True))
     decisions += [Decision("CreatedReplica", f"create replica {i} on {m.value.lower()} CPUs") for i, m in created]
-    return Steps(created, delete, tuple(decisions), _what_rolls(wanted, (*idle, *outdated)), no_room)
+    return Steps(created, delete, tuple(decisions), _what_rolls(wanted, (*absent, *outdated)), no_room)
+
+
+def _dead(wanted: Wanted, workers: Sequence[Worker], now: datetime) -> tuple[tuple[Worker, ...], tuple[Worker, ...]]:
+    """Pods that will never run: to be deleted, and those that failed so young that another would fail likewise.
+
+    The latter stay where they are for a while, so that no node is asked again and again. How long pinning is not
+    tried again is decided in `pinning`.
+    """
+    refused = [w for w in workers if refusal(w, wanted.fallback, now)]
+    failed = [w for w in workers if w.failed and not w.deleting and w not in refused]
+    resting = tuple(w for w in failed if now - w.created < REST)
+    return tuple(w for w in workers if w in refused or (w in failed and w not in resting)), resting
 
 
 def only_surplus(wanted: Wanted, workers: Sequence[Worker], now: datetime) -> Steps:
@@ -114,8 +128,8 @@ def _mode_surplus(wanted: Wanted, worker: Worker) -> tuple[bool]:
     return ((worker.mode == Mode.PINNED) == (wanted.pinned > 0),)
 
 
-def _missing(wanted: Wanted, kept: Sequence[Worker]) -> list[Mode]:
-    number = max(0, wanted.replicas - len(kept))
+def _missing(wanted: Wanted, kept: Sequence[Worker], resting: int) -> list[Mode]:
+    number = max(0, wanted.replicas - len(kept) - resting)
     pinned = max(0, wanted.pinned - sum(w.mode == Mode.PINNED and w.revision == wanted.revision for w in kept))
     modes = [Mode.PINNED] * min(number, pinned)
     return modes if wanted.hold else modes + [Mode.SHARED] * (number - len(modes))
@@ -130,9 +144,11 @@ def _replace(
     victim = outdated[0]
     if len(live) > wanted.replicas:  # the new pod is there already
         return [], (victim,) if _cannot_come_first(wanted, live, outdated, victim, now) else ()
+    mode = _mode_for(wanted, [w for w in live if w is not victim])
+    if not victim.serving:
+        return ([mode], (victim,)) if all(w.ready for w in live) else ([], ())
     if not all(w.serving for w in live):
         return [], ()
-    mode = _mode_for(wanted, [w for w in live if w is not victim])
     return [mode], (victim,) if len(live) - 1 >= wanted.minimum else ()
 
 

@@ -36,7 +36,7 @@ def serving(settings: Settings, say: Say) -> Iterator[str]:
         stack.enter_context(_ray(settings, say))
         stack.enter_context(_application(settings, say))
         url = f"http://{_reachable(settings.host)}:{settings.port}"
-        say(f"ready in {time.monotonic() - began:.1f} s: {url}  (API description: {url}/docs)")
+        say(f"ready in {time.monotonic() - began:.1f} s: {url}  (a page to ask on; API description: {url}/docs)")
         yield url
         say("stopping: running answers are finished first")
     say("stopped")

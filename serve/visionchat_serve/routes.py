@@ -1,6 +1,6 @@
 """Which address does what: the routes, their description for /docs, and OpenAI's form for every error.
 
-POST /v1/chat/completions   GET /v1/models   GET /healthz   GET /readyz   GET /metrics   GET /docs
+POST /v1/chat/completions   GET /v1/models   GET /healthz   GET /readyz   GET /metrics   GET /docs   GET /
 What is below /v1/jobs stands in `job_routes`.
 """
 
@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
-from fastapi.responses import JSONResponse, RedirectResponse
+from fastapi.responses import HTMLResponse, JSONResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from visionchat_serve import __version__
@@ -27,6 +27,7 @@ from visionchat_serve.idempotency import HEADER as IDEMPOTENCY_KEY
 from visionchat_serve.idempotency import REPLAYED
 from visionchat_serve.image_download import ImageDownloads
 from visionchat_serve.job_routes import add_jobs, job_sockets
+from visionchat_serve.page import load_page
 from visionchat_serve.schemas import ChatCompletionRequest
 
 log = logging.getLogger(__name__)
@@ -102,7 +103,7 @@ def _describe(app: FastAPI, definitions: dict[str, Any]) -> None:
 
 
 def _add_pages(app: FastAPI, gateway: Gateway) -> None:
-    """What is open to all: health, metrics, the way to the description."""
+    """What is open to all: the page, health, metrics."""
 
     @app.get("/healthz")
     async def healthz() -> dict[str, str]:
@@ -119,9 +120,11 @@ def _add_pages(app: FastAPI, gateway: Gateway) -> None:
         """Prometheus' text form."""
         return await gateway.metrics_page()
 
+    page = load_page()
+
     @app.get("/", include_in_schema=False)
     async def root() -> Response:
-        return RedirectResponse("/docs")
+        return HTMLResponse(page.body, headers=page.headers)
 
 
 def _add_error_handlers(app: FastAPI, gateway: Gateway) -> None:

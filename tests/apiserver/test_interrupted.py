@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from apiserver.conftest import Chats
+from support.cluster_fixtures import Chats
 from support.control_plane import ControlPlane
 from support.played_node import PlayedNode
 from visionchat_operator.api import KIND

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from apiserver.conftest import Chats, Start, eventually
+from support.cluster_fixtures import Chats, Start, eventually
 from support.control_plane import Api, ControlPlane
 from support.operator_process import OperatorProcess
 from support.played_node import PlayedNode
@@ -66,7 +66,7 @@ def writes(plane: ControlPlane, namespace: str) -> list[dict[str, Any]]:
         if entry["verb"] in ("create", "update", "patch", "delete")
         and entry.get("objectRef", {}).get("namespace") == namespace
         and entry.get("objectRef", {}).get("resource") != "leases"
-        and "OpenAPI-Generator" in entry.get("userAgent", "")
+        and entry.get("userAgent", "") == "visionchat-operator"
     ]
 
 

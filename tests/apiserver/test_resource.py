@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from apiserver.conftest import Chats
+from support.cluster_fixtures import Chats
 from support.control_plane import Api
 from visionchat_operator.api import VisionChatSpec
 

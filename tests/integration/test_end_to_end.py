@@ -11,10 +11,11 @@ import signal
 import socket
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import openai
+import pydantic
 import pytest
 from PIL import Image, ImageDraw
 
@@ -82,6 +83,80 @@ def test_limits_and_stop_strings(client: openai.OpenAI) -> None:
     assert short.usage.completion_tokens == 1
     word = whole.split()[1]
     assert ask(client, "Describe the picture.", picture, temperature=0, stop=word) == whole[: whole.index(word)]
+
+
+def test_an_answer_that_keeps_to_a_schema(client: openai.OpenAI) -> None:
+    """Whole, streamed and through the client's own parsing into a pydantic model."""
+
+    class Thing(pydantic.BaseModel):
+        model_config = pydantic.ConfigDict(extra="forbid")
+        shape: Literal["circle", "square"]
+        colour: Literal["red", "green", "blue"]
+        count: int = pydantic.Field(ge=0, le=5)
+
+    schema = {"name": "thing", "schema": Thing.model_json_schema(), "strict": True}
+    asked: Any = {
+        "model": MODEL,
+        "messages": messages("Describe the picture.", draw("red", "circle")),
+        "response_format": {"type": "json_schema", "json_schema": schema},
+        "max_tokens": 100,
+    }
+    for temperature in (0, 1.5):
+        whole = client.chat.completions.create(**asked, temperature=temperature, seed=3)
+        assert whole.choices[0].finish_reason == "stop"
+        thing = Thing.model_validate_json(whole.choices[0].message.content or "")
+        with client.chat.completions.create(**asked, temperature=temperature, seed=3, stream=True) as stream:
+            text = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
+        assert Thing.model_validate_json(text) == thing
+    parsed = client.chat.completions.parse(
+        model=MODEL, messages=asked["messages"], response_format=Thing, max_tokens=100
+    )
+    assert isinstance(parsed.choices[0].message.parsed, Thing)
+    bad = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "banana"}}}
+    with pytest.raises(openai.BadRequestError, match="cannot be used") as caught:
+        client.chat.completions.create(**(asked | {"response_format": bad}))
+    assert caught.value.param == "response_format.json_schema.schema"
+
+
+def test_several_answers_with_log_probabilities(client: openai.OpenAI) -> None:
+    asked: Any = {
+        "model": MODEL,
+        "messages": messages("Describe the picture.", draw("blue", "square")),
+        "n": 3,
+        "logprobs": True,
+        "top_logprobs": 2,
+        "max_tokens": 8,
+        "temperature": 1.8,
+        "seed": 11,
+        "presence_penalty": 0.3,
+        "frequency_penalty": 0.3,
+        "user": "ana",
+    }
+    whole = client.chat.completions.create(**asked)
+    assert [choice.index for choice in whole.choices] == [0, 1, 2]
+    said = [choice.message.content for choice in whole.choices]
+    assert len(set(said)) > 1, "each has a seed of its own"
+    for choice in whole.choices:
+        assert choice.logprobs is not None
+        tokens = choice.logprobs.content or []
+        assert b"".join(bytes(token.bytes or []) for token in tokens).decode(errors="replace") == choice.message.content
+        assert all(len(token.top_logprobs) == 2 and token.logprob <= 0 for token in tokens)
+    streamed = {0: "", 1: "", 2: ""}
+    ends: dict[int, str] = {}
+    for chunk in client.chat.completions.create(**asked, stream=True):
+        for part in chunk.choices:
+            streamed[part.index] += part.delta.content or ""
+            ends |= {part.index: part.finish_reason} if part.finish_reason else {}
+    assert list(streamed.values()) == said
+    assert ends == {choice.index: choice.finish_reason for choice in whole.choices}
+
+
+def test_what_is_not_supported_is_refused_by_name(client: openai.OpenAI) -> None:
+    tool: Any = {"type": "function", "function": {"name": "f", "parameters": {}}}
+    for param, value in {"tools": [tool], "logit_bias": {"5": 1}, "audio": {"voice": "x", "format": "wav"}}.items():
+        with pytest.raises(openai.BadRequestError, match="not supported") as caught:
+            client.chat.completions.create(model=MODEL, messages=messages("hi"), **{param: value})
+        assert caught.value.param == param
 
 
 def test_models_health_and_readiness(server: Server, client: openai.OpenAI) -> None:

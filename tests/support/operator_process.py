@@ -41,6 +41,10 @@ class OperatorProcess:
             raise
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def alive(self) -> bool:
         return self._process.poll() is None
 

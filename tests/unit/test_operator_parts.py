@@ -215,6 +215,8 @@ def test_a_pod_serves_when_it_is_ready_and_reports() -> None:
     assert (seen[0].jobs, seen[0].cpuset, seen[0].threads) == (1, (2, 3), 2)
     without_redis = workers_of(pods, None, RayState(True, 1, frozenset({"1"})))
     assert [w.serving for w in without_redis] == [True, False, False]
+    without_both = workers_of(pods, None, None)
+    assert [w.serving for w in without_both] == [True, True, False]
 
 
 def test_a_pod_that_the_kubelet_refused() -> None:

@@ -1,0 +1,109 @@
+"""A gateway on loopback with a scripted engine behind it, and a headless Chromium in front of it.
+
+A machine without Chromium fails here, and says what to install: a page that nobody looked at is not a tested page.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import uvicorn
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from support.scripted_engine import ScriptedEngine, loader
+from visionchat_serve.api_keys import new_key
+from visionchat_serve.config import Settings
+from visionchat_serve.memory_broker import MemoryBroker
+from visionchat_serve.replica import Replica
+from visionchat_serve.routes import create_app
+
+PATIENCE_MS = 60_000  # a busy machine takes its time; nothing waits longer than it must
+expect.set_options(timeout=PATIENCE_MS)
+
+PICTURES = Path(__file__).parents[1] / "data" / "pictures"
+
+
+@dataclass
+class Site:
+    """A running gateway; `engine.release` lets `!hold` go on."""
+
+    url: str
+    engine: ScriptedEngine
+    broker: MemoryBroker
+    key: str
+
+
+@contextmanager
+def serving(settings: Settings, key: str = "") -> Iterator[Site]:
+    """The gateway, an in-memory queue and a replica in one event loop, in a thread of their own."""
+    site = Site("", ScriptedEngine(), MemoryBroker(), key)
+    app = create_app(settings, lambda: site.broker)
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="on"))
+
+    async def run() -> None:
+        replica = Replica(loader(site.engine), site.broker, "r1", (0,), claim_wait=timedelta(milliseconds=20))
+        await replica.start()
+        await server.serve()
+        await replica.drain(timedelta(seconds=5))
+
+    thread = threading.Thread(target=asyncio.run, args=(run(),), daemon=True)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive(), "the gateway did not start"
+    site.url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/"
+    try:
+        yield site
+    finally:
+        site.engine.release.set()
+        server.should_exit = True
+        thread.join(15)
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with serving(Settings()) as site:
+        yield site
+
+
+@pytest.fixture
+def locked_site(tmp_path: Path) -> Iterator[Site]:
+    """One that asks for a key."""
+    key, line = new_key("ana")
+    (tmp_path / "keys").write_text(line)
+    with serving(Settings(api_keys_file=tmp_path / "keys"), key) as site:
+        yield site
+
+
+@pytest.fixture(scope="module")  # Playwright's event loop must not outlive the module: other tests have their own
+def browser() -> Iterator[Browser]:
+    chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.fail("no browser: install chromium, or set CHROMIUM to one", pytrace=False)
+    with sync_playwright() as playwright:
+        flags = ["--no-sandbox"] if os.geteuid() == 0 else []
+        browser = playwright.chromium.launch(executable_path=chromium, args=flags)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """A tab in which whatever the console calls an error, a violated policy among it, fails the test."""
+    page = browser.new_context(viewport={"width": 800, "height": 700}).new_page()
+    faults: list[str] = []
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    page.on("console", lambda said: faults.append(said.text) if said.type == "error" else None)
+    page.set_default_timeout(PATIENCE_MS)
+    yield page
+    page.context.close()
+    # A refused request is also an "error" to the console; what the page does about it is what the tests look at.
+    assert [fault for fault in faults if "Failed to load resource" not in fault] == []

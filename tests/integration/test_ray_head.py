@@ -1,0 +1,140 @@
+"""A pod's process and the operator's side of it, on a real Ray: the application comes, its number of replicas follows.
+
+One head on loopback stands for the whole cluster: it offers the places of two replicas besides the gateway's. Its ports
+are free ones instead of the fixed ones of a pod.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from support.control_plane import environment, free_ports
+from support.waiting import wait_until
+from visionchat_operator.api import VisionChatSpec
+from visionchat_operator.environment import settings
+from visionchat_operator.ray_head import RayHead, RayUnavailable
+from visionchat_operator.world import Key
+from visionchat_serve import ray_node
+from visionchat_serve.redis_broker import RedisBroker
+from visionchat_serve.redis_server import find_servers
+
+KEY = Key("test", "demo")
+TOKEN = secrets.token_hex(32)
+
+
+@pytest.fixture(scope="module")
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Over TCP, because Ray knows no other way."""
+    binary, _ = next(iter(find_servers()))
+    (port,) = free_ports(1)
+    folder = tmp_path_factory.mktemp("redis")
+    command = [str(binary), "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", ""]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    yield f"redis://127.0.0.1:{port}/0"
+    process.terminate()
+    process.wait(10)
+
+
+@pytest.fixture(scope="module")
+def head(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
+    """Addresses of the head's REST API and of the gateway."""
+    spec = VisionChatSpec.model_validate({"model": {"id": "tiny"}, "cpusPerReplica": 1})
+    temporary = tempfile.mkdtemp(prefix="vc-ray-", dir="/tmp")  # short: Ray's sockets are in it
+    gcs, dashboard, api, *others = free_ports(3 + len(ray_node.PORTS) - 2)
+    folder = tmp_path_factory.mktemp("ray")
+    (folder / "token").write_text(TOKEN)
+    told = {
+        **settings(KEY, spec),
+        "VISIONCHAT_REDIS_URL": redis_url,
+        "VISIONCHAT_HOST": "127.0.0.1",
+        "VISIONCHAT_PORT": str(api),
+        "POD_IP": "127.0.0.1",
+        "POD_NAME": "demo-worker-0",
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(folder / "token"),
+        "RAY_external_storage_namespace": "test.demo",
+    }
+    run, extra = ray_node.command("head", told)
+    moved = dict(zip([flag.partition("=")[0] for flag in ray_node.PORTS[:-2]], others, strict=True))
+    moved |= {"--port": gcs, "--dashboard-port": dashboard}
+    flags = [f"{name}={moved[name]}" if (name := flag.partition("=")[0]) in moved else flag for flag in run]
+    places = f'{{"{ray_node.GATEWAY}": 1, "{ray_node.SLOT}": 2}}'
+    flags = [f"--resources={places}" if flag.startswith("--resources") else flag for flag in flags]
+    flags = [flag for flag in flags if not flag.startswith(("--min-worker-port", "--max-worker-port"))]
+    flags += [f"--temp-dir={temporary}", "--dashboard-host=127.0.0.1"]
+    python = os.pathsep.join(sys.path)
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    env = {**environment(), **told, **extra, "PYTHONPATH": python, "PATH": path}
+    with open(folder / "log", "wb") as log:
+        process = subprocess.Popen(flags, env=env, stdout=log, stderr=log, start_new_session=True)
+    yield f"http://127.0.0.1:{dashboard}", api
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(60)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+async def test_the_application_comes_and_its_number_of_replicas_follows(head: tuple[str, int], redis_url: str) -> None:
+    url, api = head
+    async with httpx.AsyncClient(trust_env=False) as http:
+        ray = RayHead(http, url)
+        await wait_until(lambda: _answers(ray), "the head answers", seconds=90)
+        with pytest.raises(RayUnavailable, match=r"401|403"):
+            await ray.state(KEY, "wrong")
+        assert not (await ray.state(KEY, TOKEN)).deployed
+        await ray.deploy(KEY, TOKEN, 1)
+
+        async def has(running: int, target: int) -> bool:
+            state = await ray.state(KEY, TOKEN)
+            return state.deployed and state.target == target and len(state.running) == running
+
+        await wait_until(lambda: has(1, 1), "one replica runs", seconds=120)
+        broker = RedisBroker.from_url(redis_url, "test.demo")
+        await wait_until(lambda: _reports(broker, 1), "it reports itself", seconds=60)
+        (report,) = await broker.reports()
+        assert (report.pod, report.threads, report.running) == ("demo-worker-0", 1, 0)
+        await wait_until(lambda: _is_ready(http, api), "the gateway answers", seconds=60)
+
+        await ray.scale(KEY, TOKEN, 2)
+        await wait_until(lambda: _reports(broker, 2), "two replicas report", seconds=120)
+        await ray.deploy(KEY, TOKEN, 2)  # the same again changes nothing
+        assert await has(1, 2), "both are on the one node"
+        await ray.scale(KEY, TOKEN, 0)
+        await wait_until(lambda: _reports(broker, 0), "none is left", seconds=60)
+        assert await has(0, 0)
+        await broker.close()
+
+
+async def _answers(ray: RayHead) -> bool:
+    try:
+        await ray.state(KEY, TOKEN)
+    except RayUnavailable:
+        await asyncio.sleep(0.5)
+        return False
+    return True
+
+
+async def _reports(broker: RedisBroker, number: int) -> bool:
+    return len(await broker.reports()) == number
+
+
+async def _is_ready(http: httpx.AsyncClient, port: int) -> bool:
+    try:
+        return (await http.get(f"http://127.0.0.1:{port}/healthz")).status_code == 200
+    except httpx.HTTPError:
+        return False
