@@ -1,4 +1,5 @@
-"""The command `visionchat`: `serve` runs everything on this machine, `ask` puts a question about a picture.
+"""The command `visionchat`: `serve` runs everything on this machine, `ask` puts a question about a picture,
+`queue` looks after the queue.
 
 Exit codes: 0 done, 1 the product failed (the reason on stderr), 2 wrong use, 130 stopped by Ctrl-C before ready.
 """
@@ -15,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from visionchat_serve import __version__
+from visionchat_serve import __version__, queue_command
 from visionchat_serve.config import Settings, load_settings
 from visionchat_serve.errors import ConfigError, VisionChatError
 
@@ -58,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     key = commands.add_parser("key", help="make an API key; prints it and the line for the server's key file")
     key.add_argument("name", help="who the key is for")
     key.set_defaults(run=_key)
+    queue_command.add_to(commands)
     return parser
 
 

@@ -35,6 +35,10 @@ class Keys:
         """Stream: moves when a job comes; replicas wait here."""
         return self._name("bell")
 
+    def wake(self, reader: str) -> str:
+        """Stream: moves when a reader of answers has one more to follow."""
+        return self._name("wake", reader)
+
     def owned(self, owner: str) -> str:
         """Sorted set: the owner's jobs, by arrival number."""
         return self._name("owned", owner)
