@@ -16,6 +16,7 @@ install: $(VENV)/installed ## make .venv with the commands visionchat and vision
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; assert (3,11) <= sys.version_info < (3,14), "Python 3.11 to 3.13 is needed (PYTHON=...)"'
+	@echo "installing into $(VENV): about 6 GB, some minutes"
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) --editable '.[serve,operator,dev]'
 	@touch $@
@@ -29,7 +30,7 @@ $(VENV)/installed-browser: $(VENV)/installed
 	@touch $@
 
 demo: install ## start the real parts, ask about a picture over HTTP, print the streamed answer, stop
-	$(BIN)/visionchat ask $(PICTURE) "$(QUESTION)" --port 0
+	$(BIN)/visionchat ask $(PICTURE) "$(QUESTION)"
 
 test: install ## all tests that CI runs
 	$(BIN)/python -m pytest

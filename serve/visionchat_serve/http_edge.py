@@ -31,11 +31,48 @@ async def read_body(request: Request, limit: int) -> bytes:
     return b"".join(parts)
 
 
+ERROR_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": {"type": ["string", "null"]},
+                "code": {"type": "string"},
+                "position": {"type": "integer", "description": "in a full queue: where the request would stand"},
+                "eta_seconds": {"type": ["integer", "null"], "description": "and about how long it would wait"},
+            },
+        }
+    },
+}
+
+
+def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """What the API's description says of answers that are errors."""
+    form = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+    return {status: {"description": "OpenAI's error form", "content": form} for status in statuses}
+
+
 def body_schema(form: type[BaseModel]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the API's description says of a body that the route reads by itself, and the schemas that it refers to."""
+    """What the API's description says of a request that a route reads by itself, and the schemas it refers to."""
     schema = form.model_json_schema(ref_template="#/components/schemas/{model}")
     definitions = schema.pop("$defs", {})
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}, definitions
+    body = {"required": True, "content": {"application/json": {"schema": schema}}}
+    return {"requestBody": body, "parameters": [_header(*header) for header in _HEADERS]}, definitions
+
+
+_HEADERS = (
+    ("Idempotency-Key", "the same key with the same body is the same job"),
+    ("Cache-Control", "`no-cache` for a fresh answer, `no-store` for none to be kept"),
+)
+
+
+def _header(name: str, about: str) -> dict[str, Any]:
+    return {"name": name, "in": "header", "required": False, "schema": {"type": "string"}, "description": about}
 
 
 def bearer_key(authorization: str | None) -> str | None:

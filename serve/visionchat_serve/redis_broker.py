@@ -8,7 +8,6 @@ replica; the operator reads `load` and `reports`.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -17,8 +16,7 @@ from datetime import timedelta
 from redis.asyncio import Redis
 
 from visionchat_serve import broker
-from visionchat_serve.broker import BrokerPolicy, LeaseState, Reuse
-from visionchat_serve.errors import Unavailable
+from visionchat_serve.broker import BrokerPolicy, LeaseState, Reuse, Work
 from visionchat_serve.messages import (
     ChatJob,
     ChunkDetails,
@@ -30,7 +28,6 @@ from visionchat_serve.messages import (
     QueueLoad,
     ReplicaReport,
     Submitted,
-    TokenChunk,
     TokenLogprob,
     decode,
     encode,
@@ -40,18 +37,17 @@ from visionchat_serve.redis_dead import RedisDead
 from visionchat_serve.redis_keys import Keys
 from visionchat_serve.redis_link import RedisLink
 from visionchat_serve.redis_policy import ms
+from visionchat_serve.redis_reader import RedisReader, event_of
 
 log = logging.getLogger(__name__)
 
-EVENTS_WAIT = timedelta(seconds=3)  # one wait at Redis; below the socket timeout, which catches a hung Redis
-EVENTS_AT_ONCE = 256
+WAIT = timedelta(seconds=3)  # one wait at Redis; below the socket timeout, which catches a hung Redis
 _REFUSALS = {
     b"full": broker.queue_full,
     b"slow": broker.queue_slow,
     b"rate": broker.too_fast,
     b"open": broker.too_many_open,
 }
-OUTAGE_PAUSE = timedelta(milliseconds=500)
 
 
 class RedisBroker:
@@ -62,6 +58,7 @@ class RedisBroker:
         self._link = link
         self._keys = Keys(namespace)
         self._calls = RedisCalls(link, self._keys, self.policy)
+        self._reader = RedisReader(link, self._keys, self._calls, self.policy.outage)
         self._dead = RedisDead(link, self._keys, self._calls, self.submit)
 
     @classmethod
@@ -83,8 +80,10 @@ class RedisBroker:
     ) -> Submitted:
         key, fingerprint = (idempotency.key, idempotency.fingerprint) if idempotency else ("", "")
         keys = [*self._keys.of_owner(job.owner), self._keys.once(job.owner, key)]
-        own = job.owner, job.priority, job.created_at, int(job.deadline_at * 1000), fingerprint, job.cache_key
-        what, detail = await self._calls.run("submit", job.id, encode(job), *own, reuse.value, *images, keys=keys)
+        work = Work.of(job)
+        own = job.owner, job.priority, job.created_at, int(job.deadline_at * 1000), fingerprint
+        hints = job.affinity, work.prompt, work.written, job.cache_key, reuse.value
+        what, detail = await self._calls.run("submit", job.id, encode(job), *own, *hints, *images, keys=keys)
         if what == b"reused":
             raise broker.key_reused()
         if what in _REFUSALS:
@@ -94,37 +93,8 @@ class RedisBroker:
     async def let_go(self, job_id: str, client: str) -> bool:
         return bool(await self._calls.run("let_go", job_id, client))
 
-    async def events(self, job_id: str, after: str = "0") -> AsyncIterator[JobEvent]:
-        broker.resume_point(after)
-        # First the state, then the stream: after "ended", all there is to read is there.
-        wait = await self._wait_of_reader(job_id)
-        outage = _Outage(self.policy.outage)
-        while True:
-            try:
-                events = await self._read(job_id, after, wait)
-                if not events and wait == 0:  # `after` was the end already
-                    return
-                wait = wait if events else await self._wait_of_reader(job_id)
-            except Unavailable as error:
-                await outage.wait_out(error)
-                continue
-            outage.is_over()
-            for event in events:
-                after = event.id
-                yield event
-                if isinstance(event.value, Finish):
-                    return
-
-    async def _wait_of_reader(self, job_id: str) -> int:
-        wait: int | None = await self._calls.run("look", job_id, ms(EVENTS_WAIT))
-        if wait is None:
-            raise broker.unknown_job(job_id)
-        return wait
-
-    async def _read(self, job_id: str, after: str, wait: int) -> list[JobEvent]:
-        key = self._keys.events(job_id)
-        reply = await self._link.call(lambda redis: redis.xread({key: after}, count=EVENTS_AT_ONCE, block=wait or None))
-        return [_event(job_id, entry_id, fields) for _, entries in reply or () for entry_id, fields in entries]
+    def events(self, job_id: str, after: str = "0") -> AsyncIterator[JobEvent]:
+        return self._reader.follow(job_id, after)
 
     async def cancel(self, job_id: str) -> bool:
         return bool(await self._calls.run("cancel", job_id))
@@ -163,7 +133,7 @@ class RedisBroker:
 
     async def so_far(self, job_id: str) -> list[JobEvent]:
         entries = await self._link.call(lambda redis: redis.xrange(self._keys.events(job_id)))
-        return [_event(job_id, entry_id, fields) for entry_id, fields in entries]
+        return [event_of(job_id, entry_id, fields) for entry_id, fields in entries]
 
     async def dead(self, limit: int) -> list[JobView]:
         return await self._dead.newest(limit)
@@ -191,7 +161,7 @@ class RedisBroker:
             left = timedelta(seconds=give_up_at - time.monotonic())
             if found or left <= timedelta(0):
                 return [Claim(decode(ChatJob, job), tuple(images), attempt) for job, attempt, images in found]
-            await self._listen(rung, min(left, timedelta(milliseconds=pause), EVENTS_WAIT))
+            await self._listen(rung, min(left, timedelta(milliseconds=pause), WAIT))
 
     async def _listen(self, rung: bytes, wait: timedelta) -> None:
         """Until the bell rings again after `rung`, so that no job can come unheard between look and wait."""
@@ -209,7 +179,8 @@ class RedisBroker:
         return LeaseState(state.decode())
 
     async def finish(self, claim: Claim, finish: Finish) -> bool:
-        args = claim.job.id, claim.attempt, encode(finish), int(finish.reason in ("stop", "length"))
+        good, written = int(finish.reason in ("stop", "length")), finish.usage.completion_tokens
+        args = claim.job.id, claim.attempt, encode(finish), good, written
         return bool(await self._calls.run("finish", *args, keys=self._keys.of_answers()))
 
     async def release(self, claim: Claim) -> bool:
@@ -225,33 +196,5 @@ class RedisBroker:
         await self._link.call(lambda redis: redis.echo("ping"))
 
     async def close(self) -> None:
+        await self._reader.close()
         await self._link.close()
-
-
-class _Outage:
-    """One reader's patience with a queue that went away."""
-
-    def __init__(self, patience: timedelta) -> None:
-        self._patience = patience.total_seconds()
-        self._since: float | None = None
-
-    async def wait_out(self, error: Unavailable) -> None:
-        """Pause before the next try; raise `error` when it has been away for too long."""
-        self._since = self._since or time.monotonic()
-        if time.monotonic() - self._since >= self._patience:
-            raise error
-        log.warning("a reader waits for the queue to come back: %s", error)
-        await asyncio.sleep(OUTAGE_PAUSE.total_seconds())
-
-    def is_over(self) -> None:
-        self._since = None
-
-
-def _event(job_id: str, entry_id: bytes, fields: dict[bytes, bytes]) -> JobEvent:
-    attempt = int(fields[b"attempt"])
-    if b"finish" in fields:
-        return JobEvent(entry_id.decode(), attempt, decode(Finish, fields[b"finish"]))
-    more = decode(ChunkDetails, fields[b"more"]) if b"more" in fields else ChunkDetails()
-    text = fields[b"text"].decode()
-    chunk = TokenChunk(job_id, attempt, int(fields[b"index"]), text, more.choice, more.logprobs)
-    return JobEvent(entry_id.decode(), attempt, chunk)

@@ -35,6 +35,10 @@ class Keys:
         """Stream: moves when a job comes; replicas wait here."""
         return self._name("bell")
 
+    def wake(self, reader: str) -> str:
+        """Stream: moves when a reader of answers has one more to follow."""
+        return self._name("wake", reader)
+
     def owned(self, owner: str) -> str:
         """Sorted set: the owner's jobs, by arrival number."""
         return self._name("owned", owner)
@@ -42,6 +46,10 @@ class Keys:
     def once(self, owner: str, key: str) -> str:
         """Hash: the job that stands for an idempotency key. Hashed, because a client chose it."""
         return self._name("once", hashlib.sha256(f"{owner}\0{key}".encode()).hexdigest())
+
+    def home(self, affinity: str) -> str:
+        """Text: the replica that claimed the last job with this affinity."""
+        return self._name("home", affinity)
 
     def of_owner(self, owner: str) -> list[str]:
         """What `submit.lua` gets of the owner's: jobs, rate, open jobs; it says what they hold."""

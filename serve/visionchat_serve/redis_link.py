@@ -36,7 +36,7 @@ from visionchat_serve.redis_address import clients
 
 REPLY_TIMEOUT = timedelta(seconds=5)  # longer than any wait that is asked of Redis
 CONNECT_TIMEOUT = timedelta(seconds=3)
-MAX_CONNECTIONS = 10_000  # each open answer waits on a connection of its own; redis-py would stop at 100
+MAX_CONNECTIONS = 32  # calls at the same time; further ones wait for their turn
 
 # Redis is away, or there but cannot serve now: full, read-only, disk full, forbidden … In a script's error the kind
 # is sometimes only in the text.
@@ -63,12 +63,13 @@ class RedisLink:
                 socket_timeout=REPLY_TIMEOUT.total_seconds(),
                 socket_connect_timeout=CONNECT_TIMEOUT.total_seconds(),
                 retry=Retry(NoBackoff(), 0),
-                max_connections=MAX_CONNECTIONS,
+                max_connections=2 * MAX_CONNECTIONS,  # more than are ever used: one that is closing still counts
                 protocol=2,  # one shape of replies, whatever the server's age
             )
         except ValueError as error:
             raise ConfigError(f"the Redis address {_without_secrets(url)} is not usable: {error}") from error
         self._place = _without_secrets(url)
+        self._turns = asyncio.Semaphore(MAX_CONNECTIONS)
         self._running: set[asyncio.Future[Any]] = set()
 
     def script(self, name: str) -> AsyncScript:
@@ -97,7 +98,7 @@ class RedisLink:
         inside an anyio scope is cancelled again at every await, also at those that hand the connection back.
         The task is cancelled once and cleans up in peace.
         """
-        task = asyncio.ensure_future(command())
+        task = asyncio.ensure_future(self._in_turn(command))
         self._running.add(task)
         task.add_done_callback(self._forget)
         try:
@@ -106,6 +107,14 @@ class RedisLink:
                 return task.result()
         finally:
             task.cancel()
+
+    async def _in_turn(self, command: Callable[[], Awaitable[Any]]) -> Any:
+        async with asyncio.timeout(REPLY_TIMEOUT.total_seconds()):
+            await self._turns.acquire()
+        try:
+            return await command()
+        finally:
+            self._turns.release()
 
     def _forget(self, task: asyncio.Future[Any]) -> None:
         self._running.discard(task)
@@ -157,4 +166,5 @@ def _source(name: str) -> str:
 
 def _without_secrets(url: str) -> str:
     parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    scheme = f"{parts.scheme}://" if parts.scheme else ""
+    return f"{scheme}{parts.netloc.rpartition('@')[2]}{parts.path.rpartition('@')[2]}"

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from visionchat_serve import __version__
@@ -22,7 +22,7 @@ from visionchat_serve.cache_key import HEADER as CACHE
 from visionchat_serve.config import Settings
 from visionchat_serve.errors import EngineFailure, InvalidRequest, NotFound, VisionChatError
 from visionchat_serve.gateway import Gateway
-from visionchat_serve.http_edge import CommonHeaders, body_schema, headers_of
+from visionchat_serve.http_edge import ERROR_SCHEMA, CommonHeaders, body_schema, error_responses, headers_of
 from visionchat_serve.idempotency import HEADER as IDEMPOTENCY_KEY
 from visionchat_serve.idempotency import REPLAYED
 from visionchat_serve.image_download import ImageDownloads
@@ -60,8 +60,9 @@ def create_app(settings: Settings, connect: Callable[[], Broker], downloads: Ima
 def _add_api(app: FastAPI, gateway: Gateway) -> None:
     """What needs a key where keys are used."""
     body, definitions = body_schema(ChatCompletionRequest)
-    errors: dict[int | str, dict[str, Any]] = {
-        status: {"description": "OpenAI's error form"} for status in (400, 401, 404, 413, 415, 422, 429, 502, 503, 504)
+    errors = error_responses(400, 401, 404, 410, 413, 415, 422, 429, 502, 503, 504)
+    answers: dict[int | str, dict[str, Any]] = {
+        200: {"description": "`chat.completion`, or its chunks", "content": {"text/event-stream": {}}}
     }
 
     def authorise(request: Request, given: BearerKey) -> None:
@@ -69,17 +70,17 @@ def _add_api(app: FastAPI, gateway: Gateway) -> None:
 
     v1 = APIRouter(prefix="/v1", dependencies=[Depends(authorise)])
 
-    @v1.post("/chat/completions", openapi_extra=body, responses=errors)
+    @v1.post("/chat/completions", openapi_extra=body, responses=errors | answers)
     async def chat_completions(request: Request) -> Response:
         """Answer a chat about pictures; with `"stream": true` as server-sent events."""
         return await gateway.chat(request)
 
-    @v1.get("/models")
+    @v1.get("/models", responses=error_responses(401, 503))
     async def models() -> dict[str, Any]:
         """The one model that is served."""
         return await gateway.models()
 
-    @v1.get("/models/{name:path}")
+    @v1.get("/models/{name:path}", responses=error_responses(401, 404, 503))
     async def model(name: str) -> dict[str, Any]:
         """The served model, by name."""
         return await gateway.model(name)
@@ -91,12 +92,18 @@ def _add_api(app: FastAPI, gateway: Gateway) -> None:
 
 
 def _describe(app: FastAPI, definitions: dict[str, Any]) -> None:
-    """Add the request's own schemas to the page that FastAPI makes."""
+    """Add what FastAPI does not know to the page that it makes, and take out its own form of errors."""
     plain_openapi = app.openapi
 
     def openapi() -> dict[str, Any]:
         page = plain_openapi()
-        page.setdefault("components", {}).setdefault("schemas", {}).update(definitions)
+        schemas = page.setdefault("components", {}).setdefault("schemas", {})
+        schemas.update(definitions | {"Error": ERROR_SCHEMA})
+        for name in ("HTTPValidationError", "ValidationError"):
+            schemas.pop(name, None)
+        for operation in (operation for path in page["paths"].values() for operation in path.values()):
+            if "HTTPValidationError" in str(operation["responses"].get("422")):
+                del operation["responses"]["422"]
         return page
 
     app.openapi = openapi  # type: ignore[method-assign]
@@ -105,23 +112,26 @@ def _describe(app: FastAPI, definitions: dict[str, Any]) -> None:
 def _add_pages(app: FastAPI, gateway: Gateway) -> None:
     """What is open to all: the page, health, metrics."""
 
+    @app.head("/healthz", include_in_schema=False)
     @app.get("/healthz")
     async def healthz() -> dict[str, str]:
         """The gateway's process answers."""
         return {"status": "ok"}
 
+    @app.head("/readyz", include_in_schema=False)
     @app.get("/readyz", responses={503: {"description": "not ready, with the reason"}})
     async def readyz() -> Response:
         """The queue answers and a warm replica is there."""
         return await gateway.ready()
 
-    @app.get("/metrics")
+    @app.get("/metrics", response_class=PlainTextResponse, responses=error_responses(503))
     async def metrics_page() -> Response:
         """Prometheus' text form."""
         return await gateway.metrics_page()
 
     page = load_page()
 
+    @app.head("/", include_in_schema=False)
     @app.get("/", include_in_schema=False)
     async def root() -> Response:
         return HTMLResponse(page.body, headers=page.headers)

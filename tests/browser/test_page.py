@@ -78,8 +78,21 @@ def test_stop_keeps_what_was_said_and_frees_the_model(page: Page, site: Site, ho
     assert site.engine.aborted == [site.engine.seen[0].id]
 
 
-def test_the_place_in_the_queue_is_shown_while_one_waits(page: Page, site: Site) -> None:
-    """From the comments of the stream, in the form the server sends or any like it."""
+def test_who_waits_sees_the_place_in_the_queue(page: Page, site: Site) -> None:
+    open_with_picture(page, site)
+    ask(page, "a long !hold answer")
+    expect(page.locator("li.answer")).to_contain_text("a long")
+    other = page.context.new_page()
+    open_with_picture(other, site)
+    ask(other, "a short one")
+    expect(other.get_by_role("status")).to_have_text(re.compile("You are next"))
+    site.engine.release.set()
+    expect(other.locator("li.answer")).to_have_text("Answer: a short one")
+    expect(other.get_by_role("status")).to_be_empty()
+
+
+def test_every_form_of_the_place_is_understood(page: Page, site: Site) -> None:
+    """From the comments of the stream; one without a place is just a sign of life."""
 
     def queued(route: Route) -> None:
         body = ": position 3, about 12 s\n\n" + 'data: {"error": {"message": "that was all"}}\n\n'

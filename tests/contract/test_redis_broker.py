@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -196,7 +197,7 @@ async def test_jobs_deleted_from_outside(redis_queue: Queue, make_job: Any) -> N
 async def test_a_job_that_vanishes_under_its_reader(
     redis_queue: Queue, make_job: Any, collect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("visionchat_serve.redis_broker.EVENTS_WAIT", timedelta(milliseconds=200))
+    monkeypatch.setattr("visionchat_serve.redis_reader.EVENTS_WAIT", timedelta(milliseconds=200))
     broker = redis_queue.open()
     job = make_job()
     await broker.submit(job, [])
@@ -218,29 +219,75 @@ async def test_cancelled_readers_leave_nothing_behind(redis_queue: Queue, make_j
     assert isinstance(broker, RedisBroker)
     job = make_job()
     await broker.submit(job, [])
+    reader, pool = broker._reader, broker._link._redis.connection_pool
 
     async def read() -> None:
         async for _ in broker.events(job.id):
             pass
 
-    pool = broker._link._redis.connection_pool
+    for _ in range(4):
+        readers = [asyncio.ensure_future(read()) for _ in range(50)]
+        await wait_until(lambda: len(_followers(broker)) == 50, "all are being followed")
+        for _ in range(3 if cancel_again else 1):  # anyio cancels again at every await
+            for task in readers:
+                task.cancel()
+            await asyncio.sleep(0)
+        await asyncio.gather(*readers, return_exceptions=True)
+        assert not reader._streams
+        await wait_until(lambda: not pool._in_use_connections, "all connections are back")
+    assert len(pool._available_connections) <= redis_link.MAX_CONNECTIONS
+
+
+def _followers(broker: RedisBroker) -> list[Any]:
+    return [follower for stream in broker._reader._streams.values() for follower in stream.followers]
+
+
+def _follow(broker: RedisBroker, count: int) -> bool:
+    return len(_followers(broker)) == count
+
+
+async def test_many_open_answers_wait_on_one_connection(
+    redis_queue: Queue, make_job: Any, collect: Any, text_of: Any
+) -> None:
+    broker, replica = redis_queue.open(), redis_queue.open()
+    assert isinstance(broker, RedisBroker)
+    jobs = [make_job() for _ in range(500)]
+    for job in jobs:
+        await broker.submit(job, [])
     async with redis_of(redis_queue) as redis:
         before = len(await redis.client_list())
-        for _ in range(4):
-            readers = [asyncio.ensure_future(read()) for _ in range(50)]
-            await wait_until(lambda: _blocked(redis, 50), "all readers wait at Redis")
-            for _ in range(3 if cancel_again else 1):  # anyio cancels again at every await
-                for reader in readers:
-                    reader.cancel()
-                await asyncio.sleep(0)
-            await asyncio.gather(*readers, return_exceptions=True)
-            await wait_until(lambda: not pool._in_use_connections, "all connections are back")
+        readers = [asyncio.ensure_future(collect(broker, job.id)) for job in jobs]
+        await wait_until(lambda: len(_followers(broker)) == 500, "all are being followed")
+        await wait_until(lambda: _blocked(redis, 1), "the reader waits at Redis")
+        assert (await redis.info("clients"))["blocked_clients"] == 1
+        assert len(await redis.client_list()) - before <= redis_link.MAX_CONNECTIONS
+        claims = await replica.claim("a", 500, NOW)
+        for claim in claims:
+            await replica.publish(claim, 0, claim.job.id)
+            await replica.finish(claim, STOP)
+        answers = await asyncio.wait_for(asyncio.gather(*readers), 30)
+    assert [text_of(answer) for answer in answers] == [job.id for job in jobs]
 
-        async def flat() -> bool:
-            return len(await redis.client_list()) <= before
 
-        await wait_until(flat, "the connections of cancelled readers are closed")
-    assert len(pool._available_connections) <= 60
+async def test_a_late_reader_of_the_same_job_misses_nothing(
+    redis_queue: Queue, make_job: Any, collect: Any, text_of: Any
+) -> None:
+    broker, replica = redis_queue.open(lease=timedelta(seconds=30)), redis_queue.open(lease=timedelta(seconds=30))
+    assert isinstance(broker, RedisBroker)
+    job = make_job()
+    await broker.submit(job, [])
+    [claim] = await replica.claim("a", 1, NOW)
+    readers = []
+    for index in range(10):
+        await replica.publish(claim, index, f"{index} ")
+        seen = await broker.so_far(job.id)
+        readers += [asyncio.ensure_future(collect(broker, job.id, after)) for after in ("0", seen[-1].id)]
+        await wait_until(partial(_follow, broker, len(readers)), "it is being followed")
+    await replica.finish(claim, STOP)
+    answers = await asyncio.wait_for(asyncio.gather(*readers), 10)
+    whole = "".join(f"{index} " for index in range(10))
+    assert [text_of(answer) for answer in answers[::2]] == [whole] * 10
+    assert [text_of(answer) for answer in answers[1::2]] == [whole[2 * index + 2 :] for index in range(10)]
 
 
 async def test_an_idle_replica_costs_a_handful_of_calls(redis_queue: Queue) -> None:
