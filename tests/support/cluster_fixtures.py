@@ -53,10 +53,8 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
         for document in yaml.safe_load_all((ROOT / "manifests" / "rbac.yaml").read_text()):
             plane.api.create(path_of(document), document)
         add_node(plane.api)
-        eventually(lambda: plane.api.get(f"{CHATS}/visionchats") is not None, "the CRD is served")
-        eventually(
-            lambda: plane.api.get("/apis/gateway.networking.k8s.io/v1/httproutes") is not None, "routes are served"
-        )
+        for path in (f"{CHATS}/visionchats", "/apis/gateway.networking.k8s.io/v1/httproutes"):
+            eventually(lambda path=path: plane.api.call("GET", path).status_code == 200, f"{path} is served")
         yield plane
 
 
