@@ -16,6 +16,7 @@ install: $(VENV)/installed ## make .venv with the commands visionchat and vision
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; assert (3,11) <= sys.version_info < (3,14), "Python 3.11 to 3.13 is needed (PYTHON=...)"'
+	@echo "installing into $(VENV): about 6 GB, some minutes"
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) --editable '.[serve,operator,dev]'
 	@touch $@

@@ -1,8 +1,8 @@
 """Write what is made from something else, or with `--check` say what is out of date.
 
-The CRD and the README's table of its fields come from `api`; the README's tables of settings, of the tiny model's
-skills and of the simulated scaling from the data plane's `Settings`, from the evaluation of the tiny model and from
-`make sim`, so that no number in it is typed by hand.
+The CRD and the table of its fields come from `api`; the tables of settings, of the tiny model's skills and of the
+simulated scaling from the data plane's `Settings`, from the evaluation of the tiny model and from `make sim`, so that
+no number in them is typed by hand.
 
 python -m visionchat_operator.generate [--check]
 """
@@ -29,13 +29,22 @@ HEADER = "# Generated from operator/visionchat_operator/api.py by `make generate
 def generated_files() -> dict[Path, str]:
     """Path below the repository's root -> content."""
     simulation = (ROOT / "tests" / "sim" / "results.md").read_text(encoding="utf-8")
+    evaluation = (CHECKPOINT.parent / "evaluation.md").read_text(encoding="utf-8")
     crd = yaml.safe_dump(custom_resource_definition(), sort_keys=False, width=110)
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    readme = _with_section(readme, "settings", settings_table())
-    readme = _with_section(readme, "evaluation", (CHECKPOINT.parent / "evaluation.md").read_text(encoding="utf-8"))
-    readme = _with_section(readme, "resource", resource_table())
-    readme = _with_section(readme, "simulation", simulation)
-    return {Path("manifests/crd.yaml"): HEADER + crd, Path("README.md"): readme}
+    return {
+        Path("manifests/crd.yaml"): HEADER + crd,
+        **_page("README.md", evaluation=evaluation),
+        **_page("serve/README.md", settings=settings_table()),
+        **_page("operator/README.md", resource=resource_table(), simulation=simulation),
+    }
+
+
+def _page(name: str, **sections: str) -> dict[Path, str]:
+    """The page as it should be, with these sections."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    for section, content in sections.items():
+        text = _with_section(text, section, content)
+    return {Path(name): text}
 
 
 def settings_table() -> str:
@@ -68,7 +77,7 @@ def _with_section(text: str, name: str, content: str) -> str:
     before, _, rest = text.partition(begin)
     _, found, after = rest.partition(end)
     if not found:
-        raise ValueError(f"README.md has no section {begin.strip()} … {end}")
+        raise ValueError(f"the page has no section {begin.strip()} … {end}")
     return f"{before}{begin}{content.strip()}\n{end}{after}"
 
 

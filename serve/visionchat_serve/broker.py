@@ -67,6 +67,7 @@ class BrokerPolicy:
     dead_ttl: timedelta = timedelta(hours=24)
     idempotency_ttl: timedelta = timedelta(hours=24)
     max_listed: int = 1000  # jobs of one owner that `jobs` remembers
+    affinity_wait: timedelta = timedelta(milliseconds=250)  # a job is left for its own replica this long
     cache_ttl: timedelta = timedelta(hours=1)
     cache_bytes: int = 16 << 20  # of all kept answers
     owner_rate: int = 0  # jobs a minute of one owner, as many at once; 0: no limit
@@ -110,10 +111,12 @@ class Broker(Protocol):
         """Lease up to `count` jobs, expired leases before new jobs; wait up to `block` for one.
 
         Waiting jobs go oldest first, interactive ones before batch; but after `policy.batch_after` interactive jobs
-        in a row a waiting batch job goes first. A lost job is tried again at once the first time and delayed from
-        then on; one that has used up its attempts is ended and put on the dead list. A job whose deadline has
-        passed or that was cancelled is ended here as well, with an event that says why. Let it return rather than
-        cancel it: a job caught in the middle waits for `leave` or for its lease to expire.
+        in a row a waiting batch job goes first. A job with an `affinity` is left for the replica that claimed the last
+        one with the same, for `policy.affinity_wait` after it began to wait and as long as that replica reports
+        itself, has a place free and does not hold more jobs than `consumer`. A lost job is tried again at once the
+        first time and delayed from then on; one that has used up its attempts is ended and put on the dead list. A job
+        whose deadline has passed or that was cancelled is ended here as well, with an event that says why. Let it
+        return rather than cancel it: a job caught in the middle waits for `leave` or for its lease to expire.
         """
 
     async def renew(self, consumer: str, claims: Sequence[Claim]) -> list[LeaseState]:
@@ -192,6 +195,19 @@ class Broker(Protocol):
 
     async def close(self) -> None:
         """Release connections."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What an answer takes, in tokens: to be read, and to be written."""
+
+    prompt: int
+    written: int
+
+    @classmethod
+    def of(cls, job: ChatJob) -> Work:
+        """At most this much."""
+        return cls(max(1, job.prompt_tokens), job.sampling.max_tokens * job.sampling.n)
 
 
 CANCELLED = Finish("cancelled", message="the request was cancelled before it was answered")

@@ -25,7 +25,7 @@ HostEntry = Annotated[str, Field(pattern=r"^(\*|(\*\.)?[a-z0-9._-]+(:[0-9]{1,5})
 
 
 class Settings(BaseModel):
-    """See the README's table. Durations are seconds here, because people write them; code uses `timedelta`."""
+    """serve/README.md has them as a table. Durations are seconds here, as people write them; code uses `timedelta`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import secrets
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from visionchat_serve.config import Settings
 from visionchat_serve.errors import ContextTooLong, ImageError, InvalidRequest, NotFound, VisionChatError
 from visionchat_serve.image_address import is_http
-from visionchat_serve.images import ImageLimits, decode_data_url, normalise
+from visionchat_serve.images import ImageLimits, NormalisedImage, decode_data_url, normalise
 from visionchat_serve.json_grammar import ANY_OBJECT, check_schema
 from visionchat_serve.messages import ChatJob, ImagePart, Message, Role, SamplingParams, TextPart
 from visionchat_serve.schemas import (
@@ -31,6 +32,10 @@ from visionchat_serve.schemas import (
 )
 
 LONGEST_TOKEN = 128  # characters; in Qwen's vocabulary as many spaces are one token
+IMAGE_TOKEN_SIDE = 32  # pixels: patches of 16, two by two to a token
+FEWEST_IMAGE_TOKENS = 64  # small pictures are scaled up
+BYTES_PER_TOKEN = 4  # of text
+FRAME_TOKENS = 5  # around each message
 
 
 def parse(body: bytes, settings: Settings, form: type[Request]) -> tuple[Request, dict[str, str]]:
@@ -64,7 +69,8 @@ def read_request(
 ) -> tuple[ChatJob, tuple[bytes, ...]]:
     """The job, and the job's pictures as PNG or JPEG. `fetched` are those that came by URL."""
     limits = image_limits(settings)
-    images = tuple(_picture(image, place, fetched, limits) for place, image in _places(request))
+    pictures = [_picture(image, place, fetched, limits) for place, image in _places(request)]
+    images = tuple(picture.data for picture in pictures)
     count = itertools.count()
     messages = tuple(_message(message, count) for message in request.messages)
     now = time.time()
@@ -77,6 +83,7 @@ def read_request(
         created_at=now,
         deadline_at=now + settings.request_timeout_seconds,
         timeout=settings.answer_timeout_seconds,
+        prompt_tokens=about_tokens(messages, [(picture.width, picture.height) for picture in pictures]),
     )
     return job, images
 
@@ -108,13 +115,21 @@ def _message(message: ChatMessage, count: Iterator[int]) -> Message:
     )
 
 
-def _picture(image: ImageUrl, where: str, fetched: Mapping[str, bytes], limits: ImageLimits) -> bytes:
+def _picture(image: ImageUrl, where: str, fetched: Mapping[str, bytes], limits: ImageLimits) -> NormalisedImage:
     try:
         # What a host declares is often wrong and not the caller's fault; the bytes say what it is.
         data, declared_type = (fetched[image.url], None) if image.url in fetched else decode_data_url(image.url, limits)
-        return normalise(data, detail=image.detail, declared_type=declared_type, limits=limits).data
+        return normalise(data, detail=image.detail, declared_type=declared_type, limits=limits)
     except ImageError as error:
         raise _at(error, where) from error
+
+
+def about_tokens(messages: Sequence[Message], pictures: Sequence[tuple[int, int]]) -> int:
+    """Tokens of a prompt, near enough to tell how long it will take: pictures are width and height in pixels."""
+    text = sum(len(part.text.encode()) for m in messages for part in m.parts if isinstance(part, TextPart))
+    squares = (round(width / IMAGE_TOKEN_SIDE) * round(height / IMAGE_TOKEN_SIDE) for width, height in pictures)
+    image = sum(max(squares_of_one, FEWEST_IMAGE_TOKENS) for squares_of_one in squares)
+    return math.ceil(text / BYTES_PER_TOKEN) + image + FRAME_TOKENS * len(messages)
 
 
 def _at(error: ImageError, where: str) -> VisionChatError:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 
 from visionchat_serve import broker
 from visionchat_serve.broker import BrokerPolicy, LeaseState, Reuse
+from visionchat_serve.memory_homes import Homes
 from visionchat_serve.memory_jobs import Entry, Jobs, Status
+from visionchat_serve.memory_speed import Speed
 from visionchat_serve.messages import (
     ChatJob,
     Claim,
@@ -40,9 +42,10 @@ class MemoryBroker:
         self.policy = policy or BrokerPolicy()
         self._clock = clock
         self._jobs = Jobs(self.policy, clock)
+        self._homes = Homes(self.policy, clock)
         self._reports: dict[str, tuple[float, ReplicaReport]] = {}
         self._once: dict[tuple[str, str], tuple[float, str, str]] = {}  # until when, fingerprint, job
-        self._mean, self._seen = 0.0, 0  # seconds of the last answers
+        self._speed = Speed()
         self._rates: dict[str, float] = {}  # until when the owners' rates are used up
         self._changed = asyncio.Event()
 
@@ -74,7 +77,8 @@ class MemoryBroker:
 
     def _remember(self, job: ChatJob, images: Sequence[bytes], idempotency: Idempotency | None) -> Entry:
         expires_at = max(job.deadline_at, self._clock()) + self.policy.result_ttl.total_seconds()
-        self._jobs.known[job.id] = entry = Entry(job, tuple(images), expires_at)
+        entry = Entry(job, tuple(images), expires_at, self._clock(), self._speed.work_of(job))
+        self._jobs.known[job.id] = entry
         if idempotency is not None:
             until = self._clock() + self.policy.idempotency_ttl.total_seconds()
             self._once[job.owner, idempotency.key] = until, idempotency.fingerprint, job.id
@@ -214,7 +218,8 @@ class MemoryBroker:
         oldest = max((self._clock() - entry.job.created_at for entry in queued), default=0.0)
         slots = sum(report.max_running for report in await self.reports())
         held, delayed = len(self._jobs.held()), len(self._jobs.delayed())
-        return QueueLoad(waiting, held, delayed, self._mean / max(slots, 1), max(0.0, oldest))
+        pace = self._speed.pace([entry.work for entry in self._jobs.unanswered()]) / max(slots, 1)
+        return QueueLoad(waiting, held, delayed, pace, max(0.0, oldest))
 
     async def reports(self) -> list[ReplicaReport]:
         return [report for _, (until, report) in sorted(self._reports.items()) if until > self._clock()]
@@ -224,21 +229,28 @@ class MemoryBroker:
     async def claim(self, consumer: str, count: int, block: timedelta) -> list[Claim]:
         give_up_at = time.monotonic() + block.total_seconds()
         while True:
-            claims = self._claim_now(consumer, count)
+            claims = await self._claim_now(consumer, count)
             left = give_up_at - time.monotonic()
             if claims or left <= 0:
                 return claims
             await self._wait(min(left, POLL))
 
-    def _claim_now(self, consumer: str, count: int) -> list[Claim]:
+    async def _claim_now(self, consumer: str, count: int) -> list[Claim]:
         self._jobs.sweep()
         claims: list[Claim] = []
         for entry in self._jobs.lost():
             if len(claims) < count and (claim := self._jobs.retry(entry, consumer)):
                 claims.append(claim)
-        while len(claims) < count and (waiting := self._jobs.next()):
+                self._homes.note(entry)
+        places = {report.replica: report.max_running for report in await self.reports()}
+        while len(claims) < count and (waiting := self._jobs.next(self._reserved_from(consumer, places))):
             claims.append(self._jobs.lease(waiting, consumer))
+            self._homes.note(waiting)
         return claims
+
+    def _reserved_from(self, consumer: str, places: Mapping[str, int]) -> Callable[[Entry], bool]:
+        held = self._jobs.held()
+        return lambda entry: self._homes.is_reserved(entry, consumer, held, places)
 
     async def renew(self, consumer: str, claims: Sequence[Claim]) -> list[LeaseState]:
         states = [self._jobs.state(claim) for claim in claims]
@@ -256,6 +268,7 @@ class MemoryBroker:
         if index > entry.chunks:
             return LeaseState.LOST
         if index == entry.chunks:
+            entry.first_at = entry.first_at if entry.chunks else self._clock()
             entry.chunks += 1
             self._jobs.append(entry, TokenChunk(claim.job.id, claim.attempt, index, text, choice, logprobs))
             self._wake()
@@ -267,7 +280,7 @@ class MemoryBroker:
             return entry is not None and entry.ended_by == claim.attempt  # told twice after a lost reply
         good = finish.reason in ("stop", "length")
         if good:
-            self._learn(self._clock() - entry.leased_at)
+            self._learn(entry, finish)
         self._jobs.end(entry, finish)
         if good and entry.job.cache_key:
             self._jobs.answers.keep(entry.job.cache_key, entry.events)
@@ -275,17 +288,18 @@ class MemoryBroker:
         self._wake()
         return True
 
-    def _learn(self, took: float) -> None:
-        """A mean that follows the last ten or so answers."""
-        self._seen += 1
-        self._mean += max(1 / self._seen, 0.1) * (took - self._mean)
+    def _learn(self, entry: Entry, finish: Finish) -> None:
+        now = self._clock()
+        first_at = entry.first_at if entry.chunks else now
+        written = finish.usage.completion_tokens
+        self._speed.learn(entry.work.prompt, first_at - entry.leased_at, written, now - first_at)
 
     async def release(self, claim: Claim) -> bool:
         state = self._jobs.state(claim)
         if state is LeaseState.LOST:
             return False
         entry = self._jobs.known[claim.job.id]
-        entry.status, entry.released = Status.QUEUED, entry.released + 1
+        entry.status, entry.released, entry.queued_at = Status.QUEUED, entry.released + 1, self._clock()
         if state is LeaseState.CANCELLED:
             self._jobs.end(entry, broker.CANCELLED)
         self._wake()

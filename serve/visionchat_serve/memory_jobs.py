@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 from visionchat_serve import broker
-from visionchat_serve.broker import BrokerPolicy, LeaseState
+from visionchat_serve.broker import BrokerPolicy, LeaseState, Work
 from visionchat_serve.memory_answers import Answers
 from visionchat_serve.messages import ChatJob, Claim, Finish, JobEvent, JobStatus, JobView, TokenChunk, status_after
 
@@ -30,12 +30,15 @@ class Entry:
     job: ChatJob
     images: tuple[bytes, ...]
     expires_at: float
+    queued_at: float
+    work: Work
     status: Status = Status.QUEUED
     attempt: int = 0  # number of the last claim: the fence
     released: int = 0  # claims that were given back and do not count
     consumer: str | None = None
     leased_at: float = 0
     leased_until: float = 0
+    first_at: float = 0  # when the first chunk of this attempt came
     delayed_until: float = 0
     cancelled: bool = False
     ended_at: float | None = None
@@ -74,6 +77,9 @@ class Jobs:
         if entry is None or entry.status is not Status.LEASED or entry.attempt != claim.attempt:
             return LeaseState.LOST
         return LeaseState.CANCELLED if entry.cancelled else LeaseState.HELD
+
+    def unanswered(self) -> list[Entry]:
+        return [e for e in self.known.values() if e.status is not Status.ENDED]
 
     def held(self) -> list[Entry]:
         return [e for e in self.known.values() if self.is_held(e)]
@@ -120,10 +126,12 @@ class Jobs:
         for entry in self.known.values():
             if entry.status is Status.QUEUED and entry.job.deadline_at <= now:
                 self.end(entry, broker.TIMED_OUT)
+            elif entry.status is Status.QUEUED and 0 < entry.delayed_until <= now:
+                entry.delayed_until, entry.queued_at = 0, now
 
-    def next(self) -> Entry | None:
-        """The waiting job whose turn it is."""
-        waiting = self.waiting()
+    def next(self, is_reserved: Callable[[Entry], bool]) -> Entry | None:
+        """The waiting job whose turn it is, of those that are not left for another replica."""
+        waiting = [e for e in self.waiting() if not is_reserved(e)]
         batch = next((e for e in waiting if e.job.priority == "batch"), None)
         first = batch if batch and self._streak >= self._policy.batch_after else next(iter(waiting), None)
         if first is not None:

@@ -73,7 +73,8 @@ class ChatJob:
     """One question to the model. `created_at` and `deadline_at` are seconds since the epoch.
 
     `owner` is whose it is: one's jobs are invisible to others. `timeout` is the seconds that an attempt may take,
-    within the deadline.
+    within the deadline. Jobs with the same `affinity`, not "", are best answered by the same replica. `prompt_tokens`
+    is an estimate, pictures included, by which the queue tells how long it will take.
     """
 
     id: str
@@ -88,6 +89,8 @@ class ChatJob:
     metadata: dict[str, str] = field(default_factory=dict)  # the owner's own notes on it
     cache_key: str = ""  # the same for all requests that have the same answer; "" if the answer is not to be kept
     timeout: float | None = None
+    affinity: str = ""
+    prompt_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,8 +216,9 @@ def status_after(finish: Finish) -> JobStatus:
 class QueueLoad:
     """The queue at one moment, in jobs. `backlog` is what is not yet answered.
 
-    `pace` is the seconds between two answers of all replicas that report, 0 until one was measured; `oldest` the age
-    in seconds of the job that has waited longest, 0 if none waits. Two loads are equal by their jobs.
+    `pace` is the seconds between two answers of all replicas that report, as they will be for this backlog: from its
+    tokens, the length that answers had lately and the measured speed; 0 until one was measured. `oldest` is the age in
+    seconds of the job that has waited longest, 0 if none waits. Both are left out when two loads are compared.
     """
 
     waiting: int

@@ -45,6 +45,9 @@ class Metrics:
         self._depth = Gauge(
             "visionchat_queue_depth", "Jobs not yet answered, by state", ["state"], registry=self._registry
         )
+        self._seconds = Gauge(
+            "visionchat_queue_seconds", "About how long the replicas will work on these jobs", registry=self._registry
+        )
         self._replicas = Gauge("visionchat_replicas_ready", "Replicas that report themselves", registry=self._registry)
 
     def observe(self, exchange: Exchange) -> None:
@@ -64,5 +67,6 @@ class Metrics:
         """The page in Prometheus' text form."""
         for state in ("waiting", "leased", "delayed"):
             self._depth.labels(state).set(getattr(load, state))
+        self._seconds.set(load.seconds)
         self._replicas.set(replicas)
         return generate_latest(self._registry)

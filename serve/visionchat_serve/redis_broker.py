@@ -16,7 +16,7 @@ from datetime import timedelta
 from redis.asyncio import Redis
 
 from visionchat_serve import broker
-from visionchat_serve.broker import BrokerPolicy, LeaseState, Reuse
+from visionchat_serve.broker import BrokerPolicy, LeaseState, Reuse, Work
 from visionchat_serve.messages import (
     ChatJob,
     ChunkDetails,
@@ -80,8 +80,10 @@ class RedisBroker:
     ) -> Submitted:
         key, fingerprint = (idempotency.key, idempotency.fingerprint) if idempotency else ("", "")
         keys = [*self._keys.of_owner(job.owner), self._keys.once(job.owner, key)]
-        own = job.owner, job.priority, job.created_at, int(job.deadline_at * 1000), fingerprint, job.cache_key
-        what, detail = await self._calls.run("submit", job.id, encode(job), *own, reuse.value, *images, keys=keys)
+        work = Work.of(job)
+        own = job.owner, job.priority, job.created_at, int(job.deadline_at * 1000), fingerprint
+        hints = job.affinity, work.prompt, work.written, job.cache_key, reuse.value
+        what, detail = await self._calls.run("submit", job.id, encode(job), *own, *hints, *images, keys=keys)
         if what == b"reused":
             raise broker.key_reused()
         if what in _REFUSALS:
@@ -177,7 +179,8 @@ class RedisBroker:
         return LeaseState(state.decode())
 
     async def finish(self, claim: Claim, finish: Finish) -> bool:
-        args = claim.job.id, claim.attempt, encode(finish), int(finish.reason in ("stop", "length"))
+        good, written = int(finish.reason in ("stop", "length")), finish.usage.completion_tokens
+        args = claim.job.id, claim.attempt, encode(finish), good, written
         return bool(await self._calls.run("finish", *args, keys=self._keys.of_answers()))
 
     async def release(self, claim: Claim) -> bool:

@@ -47,6 +47,10 @@ class Keys:
         """Hash: the job that stands for an idempotency key. Hashed, because a client chose it."""
         return self._name("once", hashlib.sha256(f"{owner}\0{key}".encode()).hexdigest())
 
+    def home(self, affinity: str) -> str:
+        """Text: the replica that claimed the last job with this affinity."""
+        return self._name("home", affinity)
+
     def of_owner(self, owner: str) -> list[str]:
         """What `submit.lua` gets of the owner's: jobs, rate, open jobs; it says what they hold."""
         return [self.owned(owner), self._name("rate", owner), self._name("open", owner)]

@@ -30,6 +30,7 @@ def policy_for_scripts(policy: BrokerPolicy, keys: Keys) -> str:
         "max_retry_delay",
         "dead_ttl",
         "idempotency_ttl",
+        "affinity_wait",
         "cache_ttl",
     )
     counts = (
@@ -52,5 +53,5 @@ def policy_for_scripts(policy: BrokerPolicy, keys: Keys) -> str:
         {name: ms(getattr(policy, name)) for name in durations}
         | {name: getattr(policy, name) for name in counts}
         | {name: encode(finish).decode() for name, finish in ends.items()}
-        | {"job": keys.job(""), "flight": keys.flight(""), "answer": keys.answer("")}
+        | {"job": keys.job(""), "home": keys.home(""), "flight": keys.flight(""), "answer": keys.answer("")}
     )

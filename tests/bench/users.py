@@ -74,7 +74,7 @@ def ask(http: httpx.Client, server: Under, url: str, max_tokens: int) -> float:
     content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": QUESTION}]
     body = {"model": server.model, "messages": [{"role": "user", "content": content}], "max_tokens": max_tokens}
     began, first = time.monotonic(), 0.0
-    with http.stream("POST", f"{server.url}/v1/chat/completions", json=body | SAMPLING) as response:
+    with http.stream("POST", f"{server.url}/v1/chat/completions", json=body | SAMPLING, headers=FRESH) as response:
         response.raise_for_status()
         for line in response.iter_lines():
             if '"content"' in line and not first:
@@ -85,6 +85,7 @@ def ask(http: httpx.Client, server: Under, url: str, max_tokens: int) -> float:
 
 
 SAMPLING = {"stream": True, "temperature": 0}
+FRESH = {"Cache-Control": "no-cache"}  # each answer is made, none is one that was kept
 
 
 def load(server: Under, users: int, each: int, max_tokens: int) -> dict[str, Any]:

@@ -41,6 +41,7 @@ from visionchat_serve.messages import (
     JobView,
     Message,
     Priority,
+    ReplicaReport,
     SamplingParams,
     TextPart,
     TokenChunk,
@@ -62,6 +63,7 @@ POLICY = BrokerPolicy(
     retry_delay=timedelta(seconds=4),
     max_retry_delay=timedelta(seconds=6),
     max_dead=2,
+    affinity_wait=timedelta(seconds=1.5),
 )
 ANY = st.integers(min_value=0, max_value=10**6)  # picks one of what there is, in whatever number
 RECENT = st.integers(min_value=0, max_value=4)  # the same, counted from the last
@@ -136,11 +138,15 @@ class TwoQueues(RuleBasedStateMachine):
         images=st.lists(st.binary(max_size=2), max_size=2),
         key=st.sampled_from(["", "", "k", "l"]),
         body=st.sampled_from(["x", "x", "y"]),
+        affinity=st.sampled_from(["", "cat"]),
     )
-    def submit(self, priority: Priority, patience: float, images: list[bytes], key: str, body: str) -> None:
+    def submit(
+        self, priority: Priority, patience: float, images: list[bytes], key: str, body: str, affinity: str = ""
+    ) -> None:
         job = ChatJob(
             f"job-{len(self.jobs):04}", (Message("user", (TextPart("?"),)),), SamplingParams(), "tiny",
             len(images), self.now, self.now + patience, "ann", priority,
+            affinity=affinity, prompt_tokens=7 * len(self.jobs),
         )  # fmt: skip
         unanswered = self.both("load").backlog
         result = self.both("submit", job, images, Idempotency(key, body) if key else None)
@@ -157,8 +163,8 @@ class TwoQueues(RuleBasedStateMachine):
 
     @rule(priorities=st.lists(st.sampled_from(["interactive", "batch"]), min_size=3, max_size=6))
     def submit_many(self, priorities: list[Priority]) -> None:
-        for priority in priorities:
-            self.submit(priority, 300.0, [], "", "")
+        for number, priority in enumerate(priorities):
+            self.submit(priority, 300.0, [], "", "", "cat" if number % 3 == 0 else "")
 
     @precondition(lambda self: self.jobs)
     @rule(pick=ANY)
@@ -199,8 +205,10 @@ class TwoQueues(RuleBasedStateMachine):
         self.jump(pause)
 
     def check_order(self, claimed: Promised, waiting: list[Promised]) -> None:
-        """First come, first served within a priority; neither starves. What came back may go before."""
-        new = [p for p in waiting if p.attempt == 0]
+        """First come, first served within a priority; neither starves. What came back may go before, and what has an
+        affinity may be left for another for a moment."""
+        left = POLICY.affinity_wait.total_seconds()
+        new = [p for p in waiting if p.attempt == 0 and not (p.job.affinity and self.now < p.job.created_at + left)]
         if claimed not in new:
             if claimed.job.priority == "batch":
                 self.batch_passed_over = 0  # it may have taken the turn
@@ -257,6 +265,11 @@ class TwoQueues(RuleBasedStateMachine):
             assert claim == promised.claim
             promised.claim, promised.released = None, promised.released + 1
 
+    @rule(consumer=st.sampled_from("abc"), places=st.integers(1, 3))
+    def report(self, consumer: str, places: int) -> None:
+        report = ReplicaReport(consumer, "torch", "tiny", "float32", "r1", 1, (0,), 100, places, START)
+        self.both("report", report, timedelta(seconds=600))
+
     @precondition(lambda self: any(p.is_held(self.now) for p in self.jobs.values()))
     @rule(consumer=st.sampled_from("abc"))
     def leave(self, consumer: str) -> None:
@@ -302,6 +315,8 @@ class TwoQueues(RuleBasedStateMachine):
                 assert view.attempt - promised.released == POLICY.max_attempts, "neither later nor sooner"
         unanswered = [p for p in self.jobs.values() if not p.ended]
         load = self.both("load")
+        in_memory, in_redis = [self.do(broker.load()).seconds for broker in self.brokers]
+        assert in_redis == pytest.approx(in_memory, rel=0.001, abs=0.001)
         assert load.backlog == len(unanswered)
         assert load.leased == sum(p.is_held(self.now) for p in unanswered)
         positions = [view.position for view in views if view.status == "queued"]

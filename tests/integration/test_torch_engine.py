@@ -15,6 +15,7 @@ import pytest
 import torch
 from PIL import Image
 from pydantic_core import from_json
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
 from visionchat_serve.engines.checkpoint import Checkpoint, load_checkpoint
 from visionchat_serve.engines.logprobs import Logprobs
@@ -22,6 +23,7 @@ from visionchat_serve.engines.protocol import EngineOutput, EngineRequest
 from visionchat_serve.engines.registry import load_engine
 from visionchat_serve.engines.torch_engine import TorchEngine
 from visionchat_serve.errors import ConfigError, ContextTooLong, ImageUnreadable
+from visionchat_serve.intake import about_tokens
 from visionchat_serve.json_grammar import ANY_OBJECT
 from visionchat_serve.messages import ImagePart, Message, SamplingParams, TextPart
 from visionchat_serve.tiny import CHECKPOINT
@@ -118,6 +120,19 @@ def test_seeded_sampling_repeats_and_usage_adds_up(engine: TorchEngine) -> None:
 
     assert answer(1) == answer(1)
     assert len({answer(seed) for seed in range(5)}) > 1
+
+
+@pytest.mark.parametrize("size", [(512, 384), (64, 64), (100, 512), (1024, 1024), (512, 64), (333, 777)])
+def test_the_gateways_estimate_is_what_the_full_sized_model_sees(size: tuple[int, int]) -> None:
+    """With the limits of Qwen3-VL's own preprocessor_config.json."""
+    height, width = smart_resize(size[1], size[0], factor=32, min_pixels=65536, max_pixels=16777216)
+    assert about_tokens((), [size]) == pytest.approx(height * width / 32**2, rel=0.25)
+
+
+def test_the_gateways_estimate_of_text_is_near(engine: TorchEngine) -> None:
+    for number in (0, 3):
+        tokens = outputs_of(engine, number, max_tokens=1)[-1].usage.prompt_tokens
+        assert about_tokens(conversation(number).messages, []) == pytest.approx(tokens, rel=0.5)
 
 
 def outputs_of(engine: TorchEngine, number: int = 4, **sampling: Any) -> list[EngineOutput]:

@@ -67,7 +67,7 @@ async def test_a_job_from_queued_to_succeeded(house: House) -> None:
 
 
 async def test_the_estimate_follows_the_measured_pace(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(house.broker, "_mean", 2.5)
+    monkeypatch.setattr(house.broker._speed, "pace", lambda todo: 2.5)
     assert [(await create(house, "x"))["eta_seconds"] for _ in range(3)] == [3, 5, 8]
 
 

@@ -33,7 +33,7 @@ def test_an_open_stream_says_something_every_fifteen_seconds() -> None:
 
 
 async def test_a_streamed_chat_is_told_its_place(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(house.broker, "_mean", 2.5)
+    monkeypatch.setattr(house.broker._speed, "pace", lambda todo: 2.5)
     assert (await house.http.post(JOBS, json=chat("before"))).status_code == 202
     async with asgi.post(house.app, CHAT, chat("x", stream=True)) as stream:
         await stream.until(b": position 2, about 5 s\n\n")
@@ -53,14 +53,14 @@ async def test_a_streamed_chat_is_told_its_place(house: House, monkeypatch: pyte
 async def test_a_full_queue_says_where_one_would_stand(
     house: House, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    monkeypatch.setattr(house.broker, "_mean", 2.5)
+    monkeypatch.setattr(house.broker._speed, "pace", lambda todo: 2.5)
     for _ in range(2):
         await house.http.post(JOBS, json=chat("x"))
     response = await house.http.post(path, json=chat("x"))
     error = response.json()["error"]
     assert (response.status_code, error["code"], error["type"]) == (429, "queue_full", "rate_limit_error")
     assert (error["position"], error["eta_seconds"], response.headers["retry-after"]) == (3, 8, "2")
-    monkeypatch.setattr(house.broker, "_mean", 9.0)
+    monkeypatch.setattr(house.broker._speed, "pace", lambda todo: 9.0)
     await house.broker.cancel((await house.broker.jobs("", 1))[0].id)
     response = await house.http.post(path, json=chat("x"))
     error = response.json()["error"]

@@ -1,9 +1,11 @@
 -- Lease up to `count` jobs: first those whose replica was lost, then what waits. ARGV: policy, consumer, count
--- Returns the claims, the ms after which a lease expires or a delay is over, and the bell's last ring.
+-- Returns the claims, the ms after which a lease expires or a delay or a reservation is over, and the bell's last ring.
 local consumer, count, claims = ARGV[2], tonumber(ARGV[3]), {}
+local LOOK_AHEAD = 32 -- jobs that are left for other replicas and passed over, at most
+local reserved_until = math.huge
 
 local function lease(id)
-  local job, images = get(id, 'job', 'images')
+  local job, images, affinity = get(id, 'job', 'images', 'affinity')
   if not job then return dequeue(id) end -- forgotten behind our back
   local pictures = redis.call('LRANGE', images_key(id), 0, -1)
   if #pictures ~= tonumber(images) then return end_job(id, POLICY.pictures_lost) end
@@ -12,6 +14,9 @@ local function lease(id)
   local attempt = redis.call('HINCRBY', job_key(id), 'attempt', 1)
   set(id, 'status', 'leased', 'consumer', consumer, 'leased_at', NOW, 'next', 0)
   keep_job(id, POLICY.lease + POLICY.result_ttl)
+  if affinity and affinity ~= '' then
+    redis.call('SET', home_key(affinity), consumer, 'PX', POLICY.lease + POLICY.result_ttl)
+  end
   claims[#claims + 1] = {job, attempt, pictures}
 end
 
@@ -49,9 +54,36 @@ local function retry(id)
   lease(id)
 end
 
+local function held_by(replica)
+  local held = 0
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', LEASED, '(' .. NOW, '+inf')) do
+    if get(id, 'consumer') == replica then held = held + 1 end
+  end
+  return held
+end
+
+-- Is another replica better for this job, and as free as this one? Then it comes for it, or is too late.
+local function is_reserved(id)
+  local affinity, since = get(id, 'affinity', 'queued_at')
+  local last = (since or 0) + POLICY.affinity_wait
+  if not affinity or affinity == '' or last <= NOW then return false end
+  local home = redis.call('GET', home_key(affinity))
+  if not home or home == consumer then return false end
+  local held = held_by(home)
+  if held >= places_of(home) or held > held_by(consumer) then return false end
+  reserved_until = math.min(reserved_until, last)
+  return true
+end
+
+local function first_free(key)
+  for _, id in ipairs(redis.call('ZRANGE', key, 0, LOOK_AHEAD)) do
+    if not is_reserved(id) then return id end
+  end
+end
+
 -- Interactive before batch, but a waiting batch job goes first after so many interactive ones in a row.
 local function next_waiting()
-  local interactive, batch = redis.call('ZRANGE', INTERACTIVE, 0, 0)[1], redis.call('ZRANGE', BATCH, 0, 0)[1]
+  local interactive, batch = first_free(INTERACTIVE), first_free(BATCH)
   local streak = tonumber(redis.call('HGET', STATE, 'streak') or 0)
   if interactive and not (batch and streak >= POLICY.batch_after) then
     redis.call('HINCRBY', STATE, 'streak', 1)
@@ -76,5 +108,5 @@ while #claims < count do
 end
 
 local rung = redis.call('XREVRANGE', BELL, '+', '-', 'COUNT', 1)[1]
-local pause = math.min(first_score(LEASED), first_score(DELAYED)) - NOW
+local pause = math.min(first_score(LEASED), first_score(DELAYED), reserved_until) - NOW
 return {claims, math.max(1, math.min(pause, POLICY.lease)), rung and rung[1] or '0'}

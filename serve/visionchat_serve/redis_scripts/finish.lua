@@ -1,15 +1,21 @@
 -- End a job. KEYS after the queue's own: the cache keys of kept answers by the ms until which they are good, their
--- sizes in bytes ('' is the sum). ARGV: policy, id, attempt, finish, whether it is a good end
+-- sizes in bytes ('' is the sum). ARGV: policy, id, attempt, finish, whether it is a good end, tokens
+-- written
 local id, attempt, good = ARGV[2], ARGV[3], ARGV[5] == '1'
 local ANSWERS, SIZES = KEYS[10], KEYS[11]
 local ENTRY_BYTES = 100 -- about what a piece of answer takes beside its text
 
--- A mean that follows the last ten or so answers.
-local function learn(took)
-  local mean, seen = unpack(redis.call('HMGET', STATE, 'mean_ms', 'seen'))
-  local weight = math.max(1 / ((seen or 0) + 1), 0.1)
-  mean = (mean or 0) + weight * (took - (mean or 0))
-  redis.call('HSET', STATE, 'mean_ms', string.format('%.3f', mean), 'seen', (seen or 0) + 1)
+-- Means that follow the last ten or so answers: ms until the first text and tokens of the prompt, ms from then on and
+-- tokens written.
+local function learn(written)
+  local leased_at, first_at, chunks, prompt = get(id, 'leased_at', 'first_at', 'next', 'prompt')
+  if tonumber(chunks) == 0 then first_at = NOW end
+  local values = {reading_ms = first_at - leased_at, prompt = prompt, writing_ms = NOW - first_at, written = written}
+  local weight = math.max(1 / redis.call('HINCRBY', STATE, 'seen', 1), 0.1)
+  for name, value in pairs(values) do
+    local mean = redis.call('HGET', STATE, name) or 0
+    redis.call('HSET', STATE, name, string.format('%.6f', mean + weight * (value - mean)))
+  end
   keep(MEASURE_TTL, STATE)
 end
 
@@ -52,7 +58,7 @@ end
 if lease_state(id, attempt) == 'lost' then
   return get(id, 'ended_by') == attempt and 1 or 0 -- told twice after a lost reply
 end
-if good then learn(NOW - get(id, 'leased_at')) end
+if good then learn(ARGV[6]) end
 end_job(id, ARGV[4])
 set(id, 'ended_by', attempt)
 local key = get(id, 'cache_key')

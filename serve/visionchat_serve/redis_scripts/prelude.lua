@@ -3,12 +3,15 @@
 --
 -- A job that is not answered is in one of these sorted sets: INTERACTIVE or BATCH (waiting, by arrival number),
 -- LEASED (by the ms at which its lease expires), DELAYED (by the ms at which it may be tried again). While nobody
--- holds it, it is in DEADLINES too. STATE: seq, streak, mean_ms, seen. BELL: a stream that moves when a job comes.
+-- holds it, it is in DEADLINES too. STATE: seq, streak, what was measured (seen, reading_ms, prompt, writing_ms,
+-- written: see `finish.lua`), tokens to be read and written for all of them (todo_prompt, todo_written). BELL: a stream
+-- that moves when a job comes.
 --
 -- job hash: job (JSON), owner, created_at, priority, seq (arrival number), deadline (epoch ms), images (how many),
---   status (queued | leased | ended), attempt (number of the last claim: the fence), released (claims given back),
---   consumer, leased_at, next (index of the next chunk of this attempt), cancelled (1 when asked to stop),
---   finish, ended_at, ended_by (attempt whose replica ended it), cache_key ('' if its answer is not kept)
+--   affinity, prompt, expected (tokens to be read and written), queued_at, status (queued | leased | ended),
+--   attempt (number of the last claim: the fence), released (claims given back), consumer, leased_at, first_at, next
+--   (index of the next chunk of this attempt), cancelled (1 when asked to stop), finish, ended_at, ended_by (attempt
+--   whose replica ended it), cache_key ('' if its answer is not kept)
 -- A job that several clients wait for: `flight` of its cache_key names it, the set `clients` who they are. A kept
 -- answer is a copy of the stream of the job that gave it.
 --
@@ -27,6 +30,7 @@ local function job_key(id) return POLICY.job .. id end
 local function events_key(id) return POLICY.job .. id .. ':events' end
 local function images_key(id) return POLICY.job .. id .. ':images' end
 
+local function home_key(affinity) return POLICY.home .. affinity end
 local function clients_key(id) return POLICY.job .. id .. ':clients' end
 local function flight_key(key) return POLICY.flight .. key end
 local function answer_key(key) return POLICY.answer .. key end
@@ -66,10 +70,28 @@ local function enqueue(id)
   local priority, seq, deadline = get(id, 'priority', 'seq', 'deadline')
   dequeue(id)
   if not seq then return end -- forgotten behind our back
-  set(id, 'status', 'queued')
+  set(id, 'status', 'queued', 'queued_at', NOW)
   redis.call('ZADD', priority == 'batch' and BATCH or INTERACTIVE, seq, id)
   redis.call('ZADD', DEADLINES, deadline, id)
   ring()
+end
+
+local function num_unanswered()
+  local sum = 0
+  for _, key in ipairs({INTERACTIVE, BATCH, LEASED, DELAYED}) do sum = sum + redis.call('ZCARD', key) end
+  return sum
+end
+
+local function count_work(prompt, written)
+  redis.call('HINCRBY', STATE, 'todo_prompt', prompt)
+  redis.call('HINCRBY', STATE, 'todo_written', written)
+end
+
+local function uncount_work(id)
+  local prompt, written = get(id, 'prompt', 'expected')
+  if prompt then count_work(0 - prompt, 0 - written) end
+  -- What a job that was forgotten behind our back has left.
+  if num_unanswered() == 0 then redis.call('HSET', STATE, 'todo_prompt', 0, 'todo_written', 0) end
 end
 
 -- Nobody more may join a job that has ended or is being stopped.
@@ -82,6 +104,7 @@ local function mark_ended(id, finish, ttl)
   append(id, 'attempt', get(id, 'attempt'), 'finish', finish)
   set(id, 'status', 'ended', 'finish', finish, 'ended_at', NOW)
   dequeue(id)
+  uncount_work(id)
   close_flight(id)
   redis.call('UNLINK', clients_key(id))
   redis.call('PEXPIRE', job_key(id), ttl)
@@ -122,12 +145,28 @@ local function stop(id)
   return 1
 end
 
--- How many ms pass between two answers of all replicas together; nil until one was measured.
+-- How many jobs a replica runs at once; 0 if it is not there.
+local function places_of(replica)
+  local expires, places = string.match(redis.call('HGET', REPORTS, replica) or '', '^(%d+) (%d+) ')
+  return expires and tonumber(expires) > NOW and tonumber(places) or 0
+end
+
+local function num_places()
+  local sum = 0
+  for _, replica in ipairs(redis.call('HKEYS', REPORTS)) do sum = sum + places_of(replica) end
+  return sum
+end
+
+-- How many ms will pass between two answers of all replicas together; nil until one was measured.
 local function pace_ms()
-  local mean, slots = tonumber(redis.call('HGET', STATE, 'mean_ms')), 0
-  for _, value in ipairs(redis.call('HVALS', REPORTS)) do
-    local expires, running = string.match(value, '^(%d+) (%d+) ')
-    if tonumber(expires) > NOW then slots = slots + tonumber(running) end
+  local measured = redis.call('HMGET', STATE, 'reading_ms', 'prompt', 'writing_ms', 'written', 'todo_prompt', 'todo_written')
+  for i, value in ipairs(measured) do measured[i] = tonumber(value or 0) end
+  local reading, prompt, writing, written, todo_prompt, todo_written = unpack(measured)
+  if prompt == 0 then return end
+  local jobs, work = num_unanswered(), reading + writing
+  if jobs > 0 then
+    local to_write = written > 0 and todo_written * writing / written or 0
+    work = (todo_prompt * reading / prompt + to_write) / jobs
   end
-  return mean and mean / math.max(slots, 1)
+  return work / math.max(num_places(), 1)
 end

@@ -7,4 +7,5 @@ if index < following then return 'held' end -- a repetition after a lost reply
 if index > following then return 'lost' end -- a piece before this one is gone: the answer would be torn
 append(id, 'attempt', ARGV[3], 'index', ARGV[4], 'text', ARGV[5], unpack(ARGV, 6))
 set(id, 'next', index + 1)
+if index == 0 then set(id, 'first_at', NOW) end
 return state

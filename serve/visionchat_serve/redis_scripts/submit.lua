@@ -1,10 +1,11 @@
 -- Accept a request once. KEYS after the queue's own: the owner's jobs by arrival, the ms until which the owner's rate
 -- is used up, the owner's jobs that may not be answered yet by deadline, the idempotency key.
--- ARGV: policy, id, job, owner, priority, created_at, deadline, fingerprint ('' without a key), cache_key, reuse
--- ('' | answer | share), image...
+-- ARGV: policy, id, job, owner, priority, created_at, deadline, fingerprint ('' without a key), affinity, tokens of
+-- the prompt, tokens of the answer at most, cache_key, reuse ('' | answer | share), image...
 -- Returns what happened, and the id of the job that stands for the request or the ms after which to try again.
 local id, priority, deadline, fingerprint = ARGV[2], ARGV[5], tonumber(ARGV[7]), ARGV[8]
-local cache_key, reuse, FIRST_IMAGE = ARGV[9], ARGV[10], 11
+local affinity, prompt, longest = ARGV[9], tonumber(ARGV[10]), tonumber(ARGV[11])
+local cache_key, reuse, FIRST_IMAGE = ARGV[12], ARGV[13], 14
 local OWNED, RATE, OPEN, ONCE = KEYS[10], KEYS[11], KEYS[12], KEYS[13]
 local MINUTE = 60000
 
@@ -24,9 +25,7 @@ end
 
 local function refusal()
   local pace = pace_ms() or 0
-  local total = 0
-  for _, key in ipairs({INTERACTIVE, BATCH, LEASED, DELAYED}) do total = total + redis.call('ZCARD', key) end
-  if total >= POLICY.max_waiting then return {'full', math.ceil(pace)} end
+  if num_unanswered() >= POLICY.max_waiting then return {'full', math.ceil(pace)} end
   local wait = ahead() * pace
   if wait > POLICY.max_wait then return {'slow', math.ceil(wait - POLICY.max_wait + pace)} end
 end
@@ -61,13 +60,22 @@ end
 local function remember()
   local seq = redis.call('HINCRBY', STATE, 'seq', 1)
   set(id, 'job', ARGV[3], 'owner', ARGV[4], 'priority', priority, 'created_at', ARGV[6], 'deadline', deadline,
-    'seq', seq, 'images', #ARGV - FIRST_IMAGE + 1, 'attempt', 0, 'released', 0, 'cache_key', cache_key)
+    'seq', seq, 'images', #ARGV - FIRST_IMAGE + 1, 'attempt', 0, 'released', 0, 'affinity', affinity,
+    'cache_key', cache_key)
   redis.call('ZADD', OWNED, seq, id)
   redis.call('ZREMRANGEBYRANK', OWNED, 0, -POLICY.max_listed - 1)
   if fingerprint ~= '' then
     redis.call('HSET', ONCE, 'job', id, 'fingerprint', fingerprint)
     redis.call('PEXPIRE', ONCE, POLICY.idempotency_ttl)
   end
+end
+
+-- Count what there is to do; an answer is expected to be as long as the last ones.
+local function plan()
+  local usual = redis.call('HGET', STATE, 'written')
+  local expected = usual and math.min(longest, math.floor(usual + 0.5)) or longest
+  set(id, 'prompt', prompt, 'expected', expected)
+  count_work(prompt, expected)
 end
 
 -- The answer was given before: the job is born with it.
@@ -107,6 +115,7 @@ sweep()
 local found = answered() or joined() or refusal_of_owner() or refusal()
 if found then return found end
 remember()
+plan()
 charge()
 store_images()
 enqueue(id)
