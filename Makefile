@@ -30,7 +30,7 @@ $(VENV)/installed-browser: $(VENV)/installed
 	@touch $@
 
 demo: install ## start the real parts, ask about a picture over HTTP, print the streamed answer, stop
-	$(BIN)/visionchat ask $(PICTURE) "$(QUESTION)" --port 0
+	$(BIN)/visionchat ask $(PICTURE) "$(QUESTION)"
 
 test: install ## all tests that CI runs
 	$(BIN)/python -m pytest

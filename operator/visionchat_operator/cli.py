@@ -13,6 +13,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import yaml
 from pydantic import ValidationError
 
 from visionchat_operator.api import API_VERSION, KIND, VisionChatSpec
-from visionchat_operator.crd import custom_resource_definition
+from visionchat_operator.crd import custom_resource_definition, spec_schema
 from visionchat_operator.environment import Defaults
 
 OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -62,6 +63,8 @@ def _env(name: str, default: str) -> str:
 
 
 def _run(args: argparse.Namespace) -> int:
+    from kubernetes.aio.config import ConfigException
+
     from visionchat_operator.plan import PlanSettings
     from visionchat_operator.run import HEAD_URL, Options, run
 
@@ -78,7 +81,12 @@ def _run(args: argparse.Namespace) -> int:
         head_url=args.head_url or HEAD_URL,
         plan=PlanSettings(Defaults(args.image, args.redis_url), own),
     )
-    asyncio.run(run(options))
+    try:
+        asyncio.run(run(options))
+    except ConfigException as error:
+        where = args.kubeconfig or "the pod's service account (outside of a cluster give --kubeconfig FILE)"
+        print(f"visionchat-operator: no access to a cluster by {where}: {error}", file=sys.stderr)
+        return 2
     return 0
 
 
@@ -95,10 +103,16 @@ def _crd(_: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
-    faults = [fault for file in args.files for fault in faults_in(file)]
-    for fault in faults:
-        print(fault, file=sys.stderr)
-    return 1 if faults else 0
+    code = 0
+    for file in args.files:
+        faults = list(faults_in(file))
+        for fault in faults:
+            print(fault, file=sys.stderr)
+        if faults:
+            code = 1
+        else:
+            print(f"{file}: ok")
+    return code
 
 
 def faults_in(file: Path) -> Iterator[str]:
@@ -123,7 +137,19 @@ def _faults(document: dict[str, Any]) -> Iterator[str]:
     except ValidationError as error:
         for one in error.errors():
             place = ".".join(("spec", *(str(part) for part in one["loc"])))
-            yield f"{place}: {one['msg'].removeprefix('Value error, ')}"
+            if one["type"] == "extra_forbidden":
+                yield f"{place}: there is no such field{_nearest(one['loc'])}"
+            else:
+                yield f"{place}: {one['msg'].removeprefix('Value error, ')}"
+
+
+def _nearest(place: Sequence[int | str]) -> str:
+    """The field that may have been meant by the last word of `place`, as a question."""
+    schema = spec_schema()
+    for word in place[:-1]:
+        schema = schema["items"] if isinstance(word, int) else schema["properties"][word]
+    nearest = get_close_matches(str(place[-1]), schema["properties"], 1)
+    return f"; did you mean {nearest[0]}?" if nearest else ""
 
 
 if __name__ == "__main__":

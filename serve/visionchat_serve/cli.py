@@ -12,15 +12,30 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 from visionchat_serve import __version__, queue_command
 from visionchat_serve.config import Settings, load_settings
-from visionchat_serve.errors import ConfigError, VisionChatError
+from visionchat_serve.errors import ConfigError, ImageError, VisionChatError
 
 DEFAULT_URL = "http://127.0.0.1:8000"
+ALL_SETTINGS = (
+    "Every setting can come from a file (--config) or the environment (VISIONCHAT_<KEY>); flags win over both."
+)
+NEEDED_TO_SERVE = (
+    "fastapi",
+    "ray",
+    "torch",
+    "transformers",
+    "tokenizers",
+    "PIL",
+    "llguidance",
+    "uvicorn",
+    "websockets",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -36,23 +51,34 @@ def main(argv: Sequence[str] | None = None) -> int:
         return stopped.exit_code
 
 
+class _Parser(argparse.ArgumentParser):
+    """One that ends its complaints with a hint, where it has one."""
+
+    hint = ""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(f"{message}{self.hint}")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("visionchat", description="Chat about pictures with a model on ordinary CPUs.")
+    parser = _Parser("visionchat", description="Chat about pictures with a model on ordinary CPUs.")
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    serve = commands.add_parser("serve", help="run queue, model and HTTP API on this machine")
+    serve = commands.add_parser("serve", help="run queue, model and HTTP API on this machine", epilog=ALL_SETTINGS)
     _add_settings(serve)
     serve.set_defaults(run=_serve)
 
-    ask = commands.add_parser("ask", help="ask about a picture; starts a server for the question if none answers")
+    about = "ask about a picture; starts a server for the question if none answers"
+    ask = commands.add_parser("ask", help=about, description=about, epilog=ALL_SETTINGS)
+    ask.hint = '; name pictures, then the question, as in: visionchat ask photo.jpg "What do you see?"'
     ask.add_argument("pictures", nargs="+", type=Path, metavar="PICTURE", help="one or more picture files")
-    ask.add_argument("question", help="what to ask, in quotes")
+    ask.add_argument("question", metavar="QUESTION", help="what to ask, in quotes")
     ask.add_argument("--url", default=None, help=f"the server to ask (default {DEFAULT_URL}, else start one)")
-    ask.add_argument("--api-key", default=None, help="sent as a bearer token")
-    ask.add_argument("--max-tokens", type=int, default=None)
-    ask.add_argument("--temperature", type=float, default=None)
-    ask.add_argument("--seed", type=int, default=None)
+    ask.add_argument("--api-key", metavar="KEY", help="sent as a bearer token")
+    ask.add_argument("--max-tokens", type=int, metavar="N", help="longest answer (default: the server's)")
+    ask.add_argument("--temperature", type=float, metavar="T", help="0: always the likeliest token; higher: livelier")
+    ask.add_argument("--seed", type=int, metavar="N", help="with the same one the same answer, at any temperature")
     _add_settings(ask.add_argument_group("if a server has to be started"))
     ask.set_defaults(run=_ask)
 
@@ -73,9 +99,14 @@ def _add_settings(parser: Any) -> None:
     parser.add_argument("--api-keys", dest="api_keys_file", type=Path, metavar="FILE", help="who may ask; see `key`")
     parser.add_argument("--replicas", type=int, help="model replicas (default 1)")
     parser.add_argument("--cpus", type=int, help="whole CPUs of a replica (default: all, shared evenly)")
-    parser.add_argument("--engine", choices=_choices("engine"))
-    parser.add_argument("--dtype", choices=_choices("dtype"))
+    parser.add_argument("--engine", choices=_choices("engine"), help=_help("engine"))
+    parser.add_argument("--dtype", choices=_choices("dtype"), help=_help("dtype"))
     parser.add_argument("--data-dir", type=Path, help="where the embedded Redis keeps its data")
+
+
+def _help(field: str) -> str:
+    info = Settings.model_fields[field]
+    return f"{info.description} (default {info.default})"
 
 
 def _choices(field: str) -> tuple[str, ...]:
@@ -85,10 +116,21 @@ def _choices(field: str) -> tuple[str, ...]:
 
 
 def _settings(args: argparse.Namespace) -> Settings:
+    _check_installed()
     flags = {key: value for key, value in vars(args).items() if key in Settings.model_fields}
     settings = load_settings(args.config, flags=flags)
     _check(settings)
     return settings
+
+
+def _check_installed() -> None:
+    """Before anything starts; looks the packages up without importing them."""
+    missing = [name for name in NEEDED_TO_SERVE if find_spec(name) is None]
+    if missing:
+        raise ConfigError(
+            f"what runs a server is not installed ({', '.join(missing)}): pip install 'visionchat[serve]'; "
+            "`visionchat ask --url` works without it"
+        )
 
 
 def _check(settings: Settings) -> None:
@@ -130,9 +172,13 @@ def _key(args: argparse.Namespace) -> int:
 def _ask(args: argparse.Namespace) -> int:
     from visionchat_serve import client
 
+    _check_question(args.question)
     _check_pictures(args.pictures)
-    if args.url is not None or client.is_up(DEFAULT_URL):
-        return _print_answer(args, args.url or DEFAULT_URL)
+    url = client.base_url(args.url or DEFAULT_URL)
+    if args.url is not None or client.is_up(url):
+        _check_ignored(args, url)
+        _say(f"asking the server at {url}")
+        return _print_answer(args, url)
     _say("no server answers; starting one for this question (`visionchat serve` keeps one running)")
     if args.port is None:
         args.port = 0
@@ -143,19 +189,56 @@ def _ask(args: argparse.Namespace) -> int:
         return _print_answer(args, url)
 
 
+def _check_ignored(args: argparse.Namespace, url: str) -> None:
+    """An answer by another model than the one that was asked for would be worse than none."""
+    names = {"redis_url": "--redis", "api_keys_file": "--api-keys"}
+    given = [
+        names.get(key, f"--{key.replace('_', '-')}")
+        for key, value in vars(args).items()
+        if (key in Settings.model_fields or key == "config") and value is not None
+    ]
+    if given:
+        found = f"the server to ask is {url}" if args.url is not None else f"a server answers at {url} already"
+        raise ConfigError(f"{found}, so nothing is started that {', '.join(given)} could be for: leave that out")
+
+
+def _check_question(question: str) -> None:
+    if not question.strip():
+        raise ConfigError('the question is empty; say what you want to know, as in "What do you see?"')
+    if os.path.isfile(question):
+        raise ConfigError(
+            f"the last word, {question}, is a file; behind the pictures comes the question, in quotes: "
+            f'visionchat ask {question} "What do you see?"'
+        )
+
+
 def _check_pictures(pictures: Sequence[Path]) -> None:
     """Before a byte is read: a video that was meant to be a picture would fill the memory first. What a server takes
     of one picture it says itself; more than a request may have altogether is not even sent."""
     room = Settings().max_body_bytes * 3 // 4  # base64
     for picture in pictures:
-        if not picture.is_file():
+        if not os.path.isfile(picture):
             raise ConfigError(f"there is no picture at {picture}")
+        _check_kind(picture)
         room -= (size := picture.stat().st_size)
         if room < 0:
             raise ConfigError(
                 f"{picture} ({size / 1e6:.0f} MB) is too much: a request takes at most "
                 f"{Settings().max_body_bytes * 3 / 4e6:.0f} MB of pictures; make it smaller before asking"
             )
+
+
+def _check_kind(picture: Path) -> None:
+    """By its first bytes; whether the rest can be read says the server."""
+    from visionchat_serve.image_header import sniff
+
+    try:
+        with picture.open("rb") as file:
+            sniff(file.read(1024))
+    except OSError as error:
+        raise ConfigError(f"{picture} cannot be read: {error.strerror}") from error
+    except ImageError as error:
+        raise ConfigError(f"{picture}: {error.message}") from error
 
 
 def _print_answer(args: argparse.Namespace, url: str) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from datetime import timedelta
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -137,7 +138,14 @@ def _check_known(source: str, values: Mapping[str, Any]) -> None:
     unknown = sorted(str(key) for key in values if key not in Settings.model_fields)
     if unknown:
         known = ", ".join(Settings.model_fields)
-        raise ConfigError(f"unknown setting in {source}: {', '.join(unknown)}. Known settings: {known}")
+        raise ConfigError(
+            f"unknown setting in {source}: {', '.join(map(_with_nearest, unknown))}. Known settings: {known}"
+        )
+
+
+def _with_nearest(key: str) -> str:
+    nearest = get_close_matches(key, Settings.model_fields, 1)
+    return f"{key} (did you mean {nearest[0]}?)" if nearest else key
 
 
 def _explain(error: Any) -> str:

@@ -61,8 +61,7 @@ def sniff(data: bytes) -> Kind:
     kind = _accepted_kind(data)
     if kind is not None:
         return kind
-    what, advice = _other_kind(data)
-    raise ImageTypeRefused(f"the data is {what}, which is not accepted; {advice} (accepted: {ACCEPTED})")
+    raise ImageTypeRefused(f"{_other_kind(data)} (accepted: {ACCEPTED})")
 
 
 def is_picture_type(declared: str) -> bool:
@@ -96,16 +95,17 @@ def _accepted_kind(data: bytes) -> Kind | None:
     return None
 
 
-def _other_kind(data: bytes) -> tuple[str, str]:
+def _other_kind(data: bytes) -> str:
+    """What it is instead, and what to do."""
     if data[4:8] == b"ftyp":
         what = _FTYP_BRANDS.get(data[8:12])
-        return (what, _CONVERT) if what else ("a video", "send one of its frames as a picture")
+        return f"{what} is not accepted; {_CONVERT}" if what else "a video is not accepted; send one of its frames"
     for prefix, what, advice in _OTHERS:
         if data.startswith(prefix):
-            return what, advice
+            return f"{what} is not accepted; {advice}"
     text = data[:1024].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
     if text.startswith((b"<!doctype html", b"<html")):
-        return "an HTML page", "send the picture, not the page that shows it"
+        return "an HTML page is not accepted; send the picture, not the page that shows it"
     if text.startswith(b"<") and b"<svg" in text:
-        return "an SVG drawing", "render it to PNG and send that"
-    return "not a picture that is known here", "send a picture file's bytes unchanged"
+        return "an SVG drawing is not accepted; render it to PNG and send that"
+    return "not a picture, or not of a kind that is known; send a picture file's bytes unchanged"

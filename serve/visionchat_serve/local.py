@@ -32,7 +32,7 @@ def serving(settings: Settings, say: Say) -> Iterator[str]:
     """Run everything while the block runs; yields the base URL."""
     began = time.monotonic()
     with ExitStack() as stack:
-        settings = _with_port(_with_redis(settings, stack, say))
+        settings = _with_redis(_with_port(settings), stack, say)
         stack.enter_context(_ray(settings, say))
         stack.enter_context(_application(settings, say))
         url = f"http://{_reachable(settings.host)}:{settings.port}"
@@ -66,7 +66,8 @@ def _with_port(settings: Settings) -> Settings:
         return settings.model_copy(update={"port": _free_port(settings.host, settings.port)})
     except OSError as error:
         raise ConfigError(
-            f"cannot listen on {settings.host}:{settings.port} ({error.strerror}); choose another with --port"
+            f"cannot listen on {settings.host}:{settings.port} ({error.strerror}); choose another with --port, "
+            "and with --data-dir a folder of its own for a second server"
         ) from error
 
 

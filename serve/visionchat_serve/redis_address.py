@@ -25,12 +25,12 @@ def clients(url: str, **options: Any) -> tuple[Redis, list[Redis]]:
 
     `options` are redis-py's, for all of them. Raises ValueError for an address that cannot be understood.
     """
-    scheme, plus, kind = urlsplit(url).scheme.partition("+")
-    if not plus:
+    scheme = urlsplit(url).scheme
+    if scheme in ("redis", "rediss", "unix"):
         return Redis.from_url(url, **options), []
-    if (scheme, kind) not in (("redis", "sentinel"), ("rediss", "sentinel")):
-        raise ValueError("it must begin with redis://, rediss://, unix://, redis+sentinel:// or rediss+sentinel://")
-    return _by_sentinels(url, options)
+    if scheme in ("redis+sentinel", "rediss+sentinel"):
+        return _by_sentinels(url, options)
+    raise ValueError("it must begin with redis://, rediss://, unix://, redis+sentinel:// or rediss+sentinel://")
 
 
 def _by_sentinels(url: str, options: dict[str, Any]) -> tuple[Redis, list[Redis]]:

@@ -113,11 +113,13 @@ def _describe(app: FastAPI, definitions: dict[str, Any]) -> None:
 def _add_pages(app: FastAPI, gateway: Gateway) -> None:
     """What is open to all: the page, health, metrics."""
 
+    @app.head("/healthz", include_in_schema=False)
     @app.get("/healthz")
     async def healthz() -> dict[str, str]:
         """The gateway's process answers."""
         return {"status": "ok"}
 
+    @app.head("/readyz", include_in_schema=False)
     @app.get("/readyz", responses={503: {"description": "not ready, with the reason"}})
     async def readyz() -> Response:
         """The queue answers and a warm replica is there."""
@@ -130,6 +132,7 @@ def _add_pages(app: FastAPI, gateway: Gateway) -> None:
 
     page = load_page()
 
+    @app.head("/", include_in_schema=False)
     @app.get("/", include_in_schema=False)
     async def root() -> Response:
         return HTMLResponse(page.body, headers=page.headers)

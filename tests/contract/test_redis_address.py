@@ -247,3 +247,11 @@ async def test_a_service_that_sentinels_do_not_know(launch: Launch) -> None:
 def test_addresses_that_cannot_be_understood(url: str) -> None:
     with pytest.raises(ConfigError, match="not usable"):
         RedisBroker.from_url(url, "x")
+
+
+@pytest.mark.parametrize("url", ["foo", "http://127.0.0.1", "redis+cluster://127.0.0.1/main"])
+def test_an_address_of_another_kind_is_told_all_kinds(url: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        RedisBroker.from_url(url, "x")
+    kinds = "redis://, rediss://, unix://, redis+sentinel:// or rediss+sentinel://"
+    assert str(caught.value) == f"the Redis address {url} is not usable: it must begin with {kinds}"

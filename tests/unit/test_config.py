@@ -47,7 +47,7 @@ def test_a_wrong_file_is_refused_with_the_reason(tmp_path: Path, text: str, says
 
 
 def test_an_unknown_variable_is_refused() -> None:
-    with pytest.raises(ConfigError, match="unknown setting in environment: prot"):
+    with pytest.raises(ConfigError, match=r"unknown setting in environment: prot \(did you mean port\?\)"):
         load_settings(environ={"VISIONCHAT_PROT": "1"})
 
 

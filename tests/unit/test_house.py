@@ -19,9 +19,9 @@ def test_our_folder_operator_never_shadows_the_standard_library() -> None:
     assert not ran.stdout.startswith(str(ROOT / "operator"))
 
 
-def test_operator_and_serve_hold_only_packages_and_a_dockerfile() -> None:
+def test_operator_and_serve_hold_only_packages_a_dockerfile_and_a_page() -> None:
     for folder, package in (("operator", "visionchat_operator"), ("serve", "visionchat_serve")):
-        names = {path.name for path in (ROOT / folder).iterdir()} - {"__pycache__", "Dockerfile"}
+        names = {path.name for path in (ROOT / folder).iterdir()} - {"__pycache__", "Dockerfile", "README.md"}
         assert names == {package}
 
 

@@ -97,8 +97,8 @@ NOT_A_PICTURE: list[Case] = [
     ("ZIP", lambda: b"PK\x03\x04" + bytes(99), ImageTypeRefused, "ZIP"),
     ("base64 of base64", lambda: base64.b64encode(encode("PNG")), ImageTypeRefused, "encoded twice"),
     ("a data URL in a data URL", lambda: b"data:image/png;base64,iVBORw0KGgo=", ImageTypeRefused, "encoded twice"),
-    ("a portable pixmap", lambda: b"P6 1 1 255\n123", ImageTypeRefused, "not a picture that is known"),
-    ("two bytes of a PNG", lambda: b"\x89P", ImageTypeRefused, "not a picture that is known"),
+    ("a portable pixmap", lambda: b"P6 1 1 255\n123", ImageTypeRefused, "not of a kind that is known"),
+    ("two bytes of a PNG", lambda: b"\x89P", ImageTypeRefused, "not of a kind that is known"),
 ]
 
 UNREADABLE: list[Case] = [

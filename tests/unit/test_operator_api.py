@@ -51,9 +51,17 @@ def test_generated_files_are_up_to_date() -> None:
         assert (ROOT / path).read_text() == text, f"{path} is out of date: run `make generate`"
 
 
-def test_check_accepts_a_good_resource(tmp_path: Path) -> None:
+def test_check_accepts_a_good_resource(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.yaml").write_text(GOOD)
     assert main(["check", str(tmp_path / "a.yaml")]) == 0
+    assert capsys.readouterr().out == f"{tmp_path}/a.yaml: ok\n"
+
+
+def test_run_without_a_cluster_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--kubeconfig", str(tmp_path / "nosuch")]) == 2
+    assert f"no access to a cluster by {tmp_path}/nosuch" in capsys.readouterr().err
+    assert main(["run"]) == 2
+    assert "give --kubeconfig" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -65,6 +73,11 @@ def test_check_accepts_a_good_resource(tmp_path: Path) -> None:
         (("6Gi", "lots"), "spec.memoryPerReplica"),
         (("QueueDepth", "Sometimes"), "spec.pinning.mode"),
         (("cpusPerReplica", "cpus"), "spec.cpus"),
+        (
+            ("cpusPerReplica", "cpusPerReplca"),
+            "spec.cpusPerReplca: there is no such field; did you mean cpusPerReplica?",
+        ),
+        (("maxReplicas", "maxReplcas"), "spec.scaling.maxReplcas: there is no such field; did you mean maxReplicas?"),
         (("v1alpha1", "v9"), "apiVersion"),
         (("kind: VisionChat", "kind: Pod"), "holds no VisionChat"),
         (("spec:", "spec: ["), "a.yaml"),

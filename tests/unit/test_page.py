@@ -40,3 +40,11 @@ def test_it_needs_nothing_from_elsewhere() -> None:
 def test_its_paths_are_relative_so_that_it_works_below_a_prefix() -> None:
     text = load_page().body.decode()
     assert re.findall(r'(?:fetch|request)\("([^"]*)"', text) == ["v1/models", "v1/chat/completions"]
+
+
+async def test_who_only_asks_for_the_head_gets_it() -> None:
+    app = create_app(Settings(), MemoryBroker)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway") as http:
+        for path in ("/", "/healthz"):
+            assert (await http.head(path)).status_code == 200
+        assert "head" not in str((await http.get("/openapi.json")).json()["paths"]["/healthz"].keys())
