@@ -249,8 +249,15 @@ def test_a_schema_that_met_a_limit_ends_its_request_and_no_other(engine: TorchEn
     (output,) = engine.step()
     assert output.finish == "error"
     assert output.error is not None
-    assert output.error.code == "engine_failure"
+    assert (output.error.code, output.error.param) == ("invalid_request", "response_format")
     assert outputs_of(engine, max_tokens=4)[-1].finish == "length"
+
+
+@pytest.mark.parametrize("schema", [{"$ref": "#"}, {"const": "<|im_end|>"}])
+def test_a_schema_that_no_answer_can_keep_to_is_the_requests_fault(engine: TorchEngine, schema: Any) -> None:
+    outputs = outputs_of(engine, max_tokens=50, json_schema=json.dumps(schema))
+    assert outputs[-1].error is not None
+    assert outputs[-1].error.status == 400
 
 
 def test_an_aborted_request_frees_the_place(engine: TorchEngine) -> None:
