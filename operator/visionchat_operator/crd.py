@@ -122,7 +122,8 @@ class _Schema:
         if "properties" in node:
             clean["properties"] = {k: self._node(v) for k, v in node["properties"].items()}
             if "required" not in clean:
-                clean.setdefault("default", {})  # lets the fields' own defaults fill it
+                fields = clean["properties"].items()  # in full: the API server checks rules on a default as it is
+                clean.setdefault("default", {k: field["default"] for k, field in fields if "default" in field})
         elif clean.get("type") == "object":
             clean |= _map(node.get("additionalProperties", True))
         if "items" in clean:

@@ -62,7 +62,7 @@ def registry_for(watches: Watches, kinds: tuple[str, ...], login: Callable[..., 
     for kind in kinds:
         group, _, api_version = version_of(kind).rpartition("/")
 
-        def handle(event: Any, kind: str = kind, **_: Any) -> None:
+        async def handle(event: Any, kind: str = kind, **_: Any) -> None:  # a plain function would run in a thread
             watches.event(kind, event["type"], dict(event["object"]))
 
         kopf.on.event(group, api_version, plural(kind), registry=registry, id=f"watch-{kind}")(handle)

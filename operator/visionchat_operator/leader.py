@@ -6,15 +6,30 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from kubernetes.aio import client
 from kubernetes.aio.client import ApiClient
 from kubernetes.aio.leaderelection.electionconfig import Config
 from kubernetes.aio.leaderelection.leaderelection import LeaderElection
+from kubernetes.aio.leaderelection.leaderelectionrecord import LeaderElectionRecord
 from kubernetes.aio.leaderelection.resourcelock.leaselock import LeaseLock
 
 log = logging.getLogger(__name__)
 
 LEASE = "visionchat-operator"
 LEASE_SECONDS, RENEW_SECONDS, RETRY_SECONDS = 15, 10, 2
+
+
+class _Lock(LeaseLock):
+    """The library's (37.0) asks for `pretty=True` when it creates the Lease, which its own client refuses."""
+
+    async def create(self, name: str, namespace: str, election_record: LeaderElectionRecord) -> bool:
+        lease = client.V1Lease(metadata=client.V1ObjectMeta(name=name), spec=self.update_lease(election_record))
+        try:
+            await self.api_instance.create_namespaced_lease(namespace, lease)
+        except client.ApiException as error:
+            log.warning("the Lease %s could not be created: %s %s", name, error.status, error.reason)
+            return False
+        return True
 
 
 class LeadershipLost(Exception):
@@ -31,7 +46,7 @@ async def while_leading(api: ApiClient, namespace: str, identity: str, work: Cal
     async def stopped() -> None:
         log.error("the Lease %s could not be renewed", LEASE)
 
-    lock = LeaseLock(LEASE, namespace, identity, api)
+    lock = _Lock(LEASE, namespace, identity, api)
     config = Config(lock, LEASE_SECONDS, RENEW_SECONDS, RETRY_SECONDS, started, stopped)
     election = asyncio.create_task(LeaderElection(config).run(), name="election")
     working = asyncio.create_task(_when(leading, work), name="work")

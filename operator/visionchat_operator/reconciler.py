@@ -50,6 +50,7 @@ class Reconciler:
         self._news: dict[Key, asyncio.Event] = {}
         self._loops: dict[Key, asyncio.Task[None]] = {}
         self._stopped = False
+        self.fault: BaseException | None = None  # what ended a loop that should not have ended
 
     def wake(self, key: Key) -> None:
         """Something about this VisionChat or its children has changed."""
@@ -73,13 +74,6 @@ class Reconciler:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    @property
-    def fault(self) -> BaseException | None:
-        """What ended a loop that should not have ended."""
-        return self._fault
-
-    _fault: BaseException | None = None
-
     def _ended(self, key: Key, task: asyncio.Task[None]) -> None:
         self._loops.pop(key, None)
         self._news.pop(key, None)
@@ -87,7 +81,7 @@ class Reconciler:
         self._metrics.resources.set(len(self._loops))
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("%s/%s: the loop has ended", *key, exc_info=error)
-            self._fault = error
+            self.fault = error
         elif self._store.visionchat(key) is not None:
             self.wake(key)  # it came back meanwhile
 

@@ -259,9 +259,14 @@ def test_a_single_replica_is_replaced_by_one_that_serves_first(
 ) -> None:
     chats.create()
     eventually(lambda: chats.ready(1), "one replica is ready")
-    node.holds_warm = True  # also the old one reports no more: Ray is asked
+    (old,) = chats.pods()
+    node.holds_warm = True
     chats.change(podTemplate={"env": [{"name": "EDITION", "value": "2"}]})
-    eventually(lambda: len(chats.pods()) in (1, 2), "the roll begins")
+    eventually(lambda: len(chats.pods()) == 2, "the new one comes")
+    eventually(lambda: chats.condition("Progressing") == ("True", "Rolling"), "it says so")
+    time.sleep(3)  # the old one goes on as long as the new one is not warm
+    assert chats.status()["replicas"]["ready"] == 1
+    assert old["metadata"]["uid"] in {pod["metadata"]["uid"] for pod in chats.pods()}
     node.holds_warm = False
     eventually(lambda: chats.ready(1) and chats.condition("Progressing")[0] == "False", "the new one serves")
     (pod,) = chats.pods()

@@ -53,10 +53,8 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
         for document in yaml.safe_load_all((ROOT / "manifests" / "rbac.yaml").read_text()):
             plane.api.create(path_of(document), document)
         add_node(plane.api)
-        eventually(lambda: plane.api.get(f"{CHATS}/visionchats") is not None, "the CRD is served")
-        eventually(
-            lambda: plane.api.get("/apis/gateway.networking.k8s.io/v1/httproutes") is not None, "routes are served"
-        )
+        for path in (f"{CHATS}/visionchats", "/apis/gateway.networking.k8s.io/v1/httproutes"):
+            eventually(lambda path=path: plane.api.call("GET", path).status_code == 200, f"{path} is served")
         yield plane
 
 
@@ -76,12 +74,16 @@ _numbers = itertools.count(1)
 
 
 @pytest.fixture
-def namespace(api: Api) -> str:
+def namespace(api: Api) -> Iterator[str]:
     """A new one, where only restricted pods are let in."""
     name = f"test-{next(_numbers)}"
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     api.create("/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
-    return name
+    yield name
+    path = f"{CHATS}/namespaces/{name}/visionchats"
+    for chat in api.get(path)["items"]:
+        api.merge(f"{path}/{chat['metadata']['name']}", {"metadata": {"finalizers": None}})
+        api.delete(f"{path}/{chat['metadata']['name']}")
 
 
 @pytest.fixture(scope="session")

@@ -45,6 +45,7 @@ class PlayedNode:
         self._stop = threading.Event()
         self._going: dict[str, float] = {}
         self._pods: dict[str, Any] = {}
+        self._warm: set[str] = set()
         self._brokers: dict[str, RedisBroker] = {}
         self._bound = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._play()), name="played-node")
@@ -131,14 +132,30 @@ class PlayedNode:
     async def _replica(self, pod: dict[str, Any]) -> None:
         name, labels = pod["metadata"]["name"], pod["metadata"].get("labels", {})
         chat = labels.get("app.kubernetes.io/instance")
-        if not chat or self.holds_warm or name not in self._running(chat):
+        if (
+            not chat
+            or name not in self._running(chat)
+            or (self.holds_warm and pod["metadata"]["uid"] not in self._warm)
+        ):
             return
+        self._warm.add(pod["metadata"]["uid"])
         pinned = labels["visionchat.dev/mode"] == "Pinned" and self.pins
         index = int(name.rpartition("-")[2])
         cpus = int(pod["spec"]["containers"][0]["resources"]["limits"]["cpu"])
         cpuset = tuple(range(index * cpus, (index + 1) * cpus)) if pinned else tuple(range(CPUS))
         report = ReplicaReport(
-            f"replica-{name}", "torch", "tiny", "float32", "1", cpus, cpuset, 4096, 1, 0.0, int(name in self.busy), name
+            replica=f"replica-{name}",
+            engine="torch",
+            model="tiny",
+            dtype="float32",
+            revision="1",
+            threads=cpus,
+            cpus=cpuset,
+            max_context=4096,
+            max_running=1,
+            loaded_at=0.0,
+            running=int(name in self.busy),
+            pod=name,
         )
         await self._broker(chat).report(report, ttl=timedelta(seconds=1))
 
