@@ -219,13 +219,13 @@ def _check_pictures(pictures: Sequence[Path]) -> None:
     for picture in pictures:
         if not os.path.isfile(picture):
             raise ConfigError(f"there is no picture at {picture}")
-        _check_kind(picture)
         room -= (size := picture.stat().st_size)
         if room < 0:
             raise ConfigError(
                 f"{picture} ({size / 1e6:.0f} MB) is too much: a request takes at most "
                 f"{Settings().max_body_bytes * 3 / 4e6:.0f} MB of pictures; make it smaller before asking"
             )
+        _check_kind(picture)
 
 
 def _check_kind(picture: Path) -> None:

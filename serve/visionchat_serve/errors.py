@@ -32,6 +32,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+MAX_MESSAGE, MAX_PARAM = 1000, 200  # characters: whoever sends a megabyte as a field's name need not get it back
+
 
 class VisionChatError(Exception):
     """Base of the tree. `message` says what is wrong and what to do about it."""
@@ -43,8 +45,8 @@ class VisionChatError(Exception):
 
     def __init__(self, message: str, *, param: str | None = None, retry_after: timedelta | None = None) -> None:
         super().__init__(message)
-        self.message = message
-        self.param = param
+        self.message = _shortened(message, MAX_MESSAGE)
+        self.param = _shortened(param, MAX_PARAM) if param is not None else None
         self.retry_after = retry_after or self.pause
         self.details: dict[str, Any] = {}
 
@@ -52,6 +54,12 @@ class VisionChatError(Exception):
         """OpenAI's error form, `{"error": {"message", "type", "param", "code"}}`, and `details` beside them."""
         error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
         return {"error": error | self.details}
+
+
+def _shortened(text: str, most: int) -> str:
+    """The beginning and the end, where the advice stands."""
+    half = most // 2
+    return text if len(text) <= most else f"{text[:half]} … {text[-half:]}"
 
 
 class InvalidRequest(VisionChatError):

@@ -31,6 +31,7 @@ class Exchange:
     def __init__(self, job: ChatJob, source: Source) -> None:
         self.job = job
         self.submitted_at = time.monotonic()
+        self._began_at = time.time()
         self.first_text_at: float | None = None
         self.last_text_at: float | None = None
         self._source = source
@@ -58,7 +59,8 @@ class Exchange:
                         self._note_text()
                     if piece or event is None:
                         yield piece
-                    self._check_deadline()
+                    if event is None:
+                        self._check_deadline()
         finally:
             if self._answer.finish is None:
                 await self._let_go()
@@ -68,7 +70,8 @@ class Exchange:
         self.first_text_at = self.first_text_at or self.last_text_at
 
     def _check_deadline(self) -> None:
-        if self._answer.finish is None and time.time() > self.job.deadline_at + GRACE.total_seconds():
+        """An answer that is there already is given whatever its age: whoever asks again is given `GRACE` to read it."""
+        if time.time() > max(self.job.deadline_at, self._began_at) + GRACE.total_seconds():
             raise JobTimedOut("no replica answered before the request's deadline; ask again later")
 
     async def _let_go(self) -> None:

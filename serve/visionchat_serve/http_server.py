@@ -23,7 +23,8 @@ class HttpServer:
 
     def __init__(self, app: Any, host: str, port: int) -> None:
         self._host, self._port = host, port
-        config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="on", backlog=BACKLOG)
+        # h11 refuses headers over 64 kB. httptools, which uvicorn would choose, keeps whatever comes, before any key.
+        config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="on", backlog=BACKLOG, http="h11")
         self._server = uvicorn.Server(config)
         self._task: asyncio.Task[None] | None = None
 

@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 
 from visionchat_serve.config import Settings
-from visionchat_serve.errors import ImageError, InvalidRequest, NotFound, VisionChatError
+from visionchat_serve.errors import ContextTooLong, ImageError, InvalidRequest, NotFound, VisionChatError
 from visionchat_serve.image_address import is_http
 from visionchat_serve.images import ImageLimits, NormalisedImage, decode_data_url, normalise
 from visionchat_serve.json_grammar import ANY_OBJECT, check_schema
@@ -31,6 +31,7 @@ from visionchat_serve.schemas import (
     parse_as,
 )
 
+LONGEST_TOKEN = 128  # characters; in Qwen's vocabulary as many spaces are one token
 IMAGE_TOKEN_SIDE = 32  # pixels: patches of 16, two by two to a token
 FEWEST_IMAGE_TOKENS = 64  # small pictures are scaled up
 BYTES_PER_TOKEN = 4  # of text
@@ -45,11 +46,22 @@ def parse(body: bytes, settings: Settings, form: type[Request]) -> tuple[Request
     request = parse_as(form, body)
     if request.model != settings.served_name:
         raise NotFound(f"the model {request.model!r} does not exist here; use {settings.served_name!r}", param="model")
+    _check_length(request, settings.max_context)
     places = list(_places(request))
     if len(places) > settings.max_images:
         where = places[settings.max_images][0].rpartition(".content.")[0]
         raise InvalidRequest(f"{where}: at most {settings.max_images} pictures a request", param=where)
     return request, {place: image.url for place, image in places if is_http(image.url)}
+
+
+def _check_length(request: ChatCompletionRequest, max_context: int) -> None:
+    """Refuse text that cannot fit, however it is cut into tokens: the queue would keep it, and a replica count it."""
+    letters = sum(len(part.text) for message in request.messages for part in message.content if part.type == "text")
+    if letters > max_context * LONGEST_TOKEN:
+        raise ContextTooLong(
+            f"messages: {letters} characters of text are more than the model's {max_context} tokens; shorten the text",
+            param="messages",
+        )
 
 
 def read_request(

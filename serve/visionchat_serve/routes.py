@@ -15,6 +15,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.requests import ClientDisconnect
 
 from visionchat_serve import __version__
 from visionchat_serve.broker import Broker
@@ -161,6 +162,11 @@ def _add_error_handlers(app: FastAPI, gateway: Gateway) -> None:
         error = InvalidRequest(f"{request.url.path} does not take {request.method}; see /docs")
         error.status = 405
         return answer(error)
+
+    @app.exception_handler(ClientDisconnect)
+    async def left(_: Request, error: ClientDisconnect) -> Response:
+        """Whoever left while sending hears nothing any more, and nothing here is at fault."""
+        return Response(status_code=400)
 
     @app.exception_handler(Exception)
     async def ours_to_mend(_: Request, error: Exception) -> Response:

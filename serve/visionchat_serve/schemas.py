@@ -15,6 +15,8 @@ from pydantic_core import PydanticCustomError
 from visionchat_serve.errors import InvalidRequest
 
 MAX_STOPS = 4
+MAX_STOP_LENGTH = 1024  # characters; each new token is compared with all of it
+MAX_PARTS = 1024  # of one message
 MAX_CHOICES = 4  # answers of one request; each costs as much as a request of its own
 
 
@@ -52,7 +54,7 @@ def _as_parts(value: Any) -> Any:
 
 class ChatMessage(_Body):
     role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[list[Content], BeforeValidator(_as_parts)]
+    content: Annotated[list[Content], Field(max_length=MAX_PARTS), BeforeValidator(_as_parts)]
     name: str | None = None
     refusal: None = None
 
@@ -163,6 +165,8 @@ def parse_as(form: type[Request], body: bytes) -> Request:
         raise _invalid(error) from error
     if len(request.stops) > MAX_STOPS:
         raise InvalidRequest(f"stop: at most {MAX_STOPS} stop strings are supported", param="stop")
+    if any(len(stop) > MAX_STOP_LENGTH for stop in request.stops):
+        raise InvalidRequest(f"stop: a stop string may have at most {MAX_STOP_LENGTH} characters", param="stop")
     if not any(message.role == "user" for message in request.messages):
         raise InvalidRequest("messages: at least one message must have the role 'user'", param="messages")
     return request

@@ -116,7 +116,7 @@ async def test_the_application_comes_and_its_number_of_replicas_follows(head: tu
         assert await has(1, 2), "both are on the one node"
         await ray.scale(KEY, TOKEN, 0)
         await wait_until(lambda: _reports(broker, 0), "none is left", seconds=60)
-        assert await has(0, 0)
+        await wait_until(lambda: has(0, 0), "Serve says so too", seconds=60)
         await broker.close()
 
 

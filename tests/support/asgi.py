@@ -71,7 +71,7 @@ class Stream:
         return self.body
 
 
-def _scope(kind: str, url: str, headers: Mapping[str, str]) -> dict[str, Any]:
+def scope(kind: str, url: str, headers: Mapping[str, str]) -> dict[str, Any]:
     parts = urlsplit(url)
     return {
         "type": kind,
@@ -109,7 +109,7 @@ async def get(app: Any, url: str, **headers: str) -> AsyncIterator[Stream]:
 @asynccontextmanager
 async def _open(app: Any, method: str, url: str, body: bytes, headers: Mapping[str, str]) -> AsyncIterator[Stream]:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    connection = Connection(app, _scope("http", url, named) | {"method": method})
+    connection = Connection(app, scope("http", url, named) | {"method": method})
     connection.say(type="http.request", body=body, more_body=False)
     stream = Stream(connection)
     await stream.begin()
@@ -122,7 +122,7 @@ async def _open(app: Any, method: str, url: str, body: bytes, headers: Mapping[s
 @asynccontextmanager
 async def websocket(app: Any, url: str, **headers: str) -> AsyncIterator[Connection]:
     """Open a WebSocket; the app's first message says whether it accepts."""
-    connection = Connection(app, _scope("websocket", url, headers))
+    connection = Connection(app, scope("websocket", url, headers))
     connection.say(type="websocket.connect")
     try:
         yield connection

@@ -15,15 +15,18 @@ import httpx
 import pytest
 from PIL import Image
 
+from support import asgi
 from support.scripted_engine import ScriptedEngine, loader
 from support.waiting import wait_until
 from visionchat_serve.api_keys import new_key
 from visionchat_serve.broker import BrokerPolicy
 from visionchat_serve.config import Settings
-from visionchat_serve.errors import Unavailable
+from visionchat_serve.errors import ContextTooLong, Unavailable
+from visionchat_serve.intake import parse
 from visionchat_serve.memory_broker import MemoryBroker
 from visionchat_serve.replica import Replica
 from visionchat_serve.routes import create_app
+from visionchat_serve.schemas import ChatCompletionRequest
 
 MODEL = "visionchat-tiny"
 
@@ -54,6 +57,7 @@ class House:
         self.broker = MemoryBroker(BrokerPolicy(max_waiting=3))
         self.engine = ScriptedEngine()
         self.settings = Settings(max_body_bytes=100_000, max_images=2)
+        self.app: Any = None
 
     async def post(self, body: Any, **more: Any) -> httpx.Response:
         return await self.http.post("/v1/chat/completions", json=body, **more)
@@ -62,7 +66,7 @@ class House:
 @pytest.fixture
 async def house() -> AsyncIterator[House]:
     house = House()
-    app = create_app(house.settings, lambda: house.broker)
+    app = house.app = create_app(house.settings, lambda: house.broker)
     replica = Replica(loader(house.engine), house.broker, "r1", (0,), claim_wait=timedelta(milliseconds=20))
     async with app.router.lifespan_context(app):
         await replica.start()
@@ -321,6 +325,29 @@ async def test_unknown_pages_and_methods_keep_the_form(house: House) -> None:
     assert (await house.http.get("/v1/nothing")).json()["error"]["code"] == "not_found"
     response = await house.http.get("/v1/chat/completions")
     assert (response.status_code, response.json()["error"]["type"]) == (405, "invalid_request_error")
+
+
+async def test_a_refusal_does_not_repeat_a_long_field(house: House) -> None:
+    for body in (chat("hi", **{"x" * 50_000: 1}), chat("hi", model="x" * 50_000)):
+        error = (await house.post(body)).json()["error"]
+        assert len(error["message"]) < 1100
+        assert len(error["param"]) < 300
+        assert error["message"].endswith(("leave it out", "use 'visionchat-tiny'"))
+
+
+async def test_text_that_cannot_fit_is_refused_before_the_queue() -> None:
+    settings = Settings(max_context=64)
+    fits = json.dumps(chat("x" * 64 * 128)).encode()
+    parse(fits, settings, ChatCompletionRequest)
+    with pytest.raises(ContextTooLong):
+        parse(fits.replace(b'"x', b'"xx'), settings, ChatCompletionRequest)
+
+
+async def test_a_client_that_leaves_while_sending_is_no_fault_of_ours(house: House) -> None:
+    connection = asgi.Connection(house.app, asgi.scope("http", "/v1/chat/completions", {}) | {"method": "POST"})
+    connection.say(type="http.request", body=b"{", more_body=True)
+    await connection.close(type="http.disconnect")
+    assert "engine_failure" not in (await house.http.get("/metrics")).text
 
 
 async def test_a_fault_of_ours_is_a_500_in_the_form(house: House, monkeypatch: pytest.MonkeyPatch) -> None:

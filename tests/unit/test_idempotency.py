@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
+from datetime import timedelta
 
 import pytest
 from hypothesis import given
@@ -12,6 +14,8 @@ from hypothesis import strategies as st
 
 from support.house import House, chat, open_house
 from support.waiting import wait_until
+from visionchat_serve import exchange
+from visionchat_serve.config import Settings
 from visionchat_serve.errors import InvalidRequest
 from visionchat_serve.idempotency import fingerprint, read_key
 from visionchat_serve.memory_broker import MemoryBroker
@@ -111,3 +115,17 @@ async def test_a_keyed_chat_goes_on_when_its_client_leaves(house: House) -> None
     assert answer.json()["choices"][0]["message"]["content"] == "a !hold b"
     assert len(house.engine.seen) == 1
     assert house.engine.aborted == []
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_is_given_again_also_past_its_deadline(stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "GRACE", timedelta(0))
+    async with open_house(MemoryBroker(), Settings(request_timeout_seconds=1)) as house:
+        await house.start_replica()
+        body = chat("one two three", stream=stream)
+        first = await house.http.post("/v1/chat/completions", json=body, headers=KEY)
+        answered_at = time.time()
+        await wait_until(lambda: time.time() > answered_at + 1, "the deadline has passed")
+        again = await house.http.post("/v1/chat/completions", json=body, headers=KEY)
+        assert (first.status_code, again.status_code) == (200, 200)
+        assert again.content == first.content

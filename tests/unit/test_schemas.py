@@ -104,6 +104,8 @@ def test_what_a_vision_chat_uses_of_openais_api() -> None:
         (body(messages=[{"role": "tool", "content": "x"}]), "messages.0.role", "user"),
         (body(**content({"type": "input_audio", "input_audio": {}})), "messages.0.content.0", "image_url"),
         (body(stop=["a"] * 5), "stop", "at most 4"),
+        (body(stop="a" * 1025), "stop", "at most 1024"),
+        (body(**content(*[{"type": "text", "text": ""}] * 1025)), "messages.0.content", "at most 1024"),
         (body(bananas=1), "bananas", "not supported"),
     ],
 )

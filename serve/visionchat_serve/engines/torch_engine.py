@@ -25,7 +25,7 @@ from visionchat_serve.engines.protocol import EngineInfo, EngineOutput, EngineRe
 from visionchat_serve.engines.sampling import ModelDefaults, Sampler
 from visionchat_serve.engines.scheduler import Decode, Prefill, Scheduler
 from visionchat_serve.engines.text_stream import TextStream
-from visionchat_serve.errors import ContextTooLong, EngineFailure, ImageUnreadable
+from visionchat_serve.errors import ContextTooLong, ImageUnreadable, InvalidRequest
 from visionchat_serve.messages import FinishReason, ImagePart, Message, SamplingParams, TextPart, TokenLogprob, Usage
 
 
@@ -171,7 +171,10 @@ class TorchEngine:
         logprobs: tuple[TokenLogprob, ...] = ()
         if run.grammar is not None and (failure := run.grammar.failure):
             self.abort(run.request.id)
-            error = EngineFailure(f"the answer could not be kept to the schema any further: {failure}")
+            error = InvalidRequest(
+                f"response_format: no answer could be kept to this schema ({failure}); make it simpler",
+                param="response_format",
+            )
             return EngineOutput(run.request.id, "", run.usage, "error", error=error)
         if token in self._eos:
             text, finish = run.stream.flush(), "stop"
