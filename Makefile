@@ -7,10 +7,10 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 PICTURE ?= tests/data/pictures/circle-and-square.png
 QUESTION ?= What do you see?
 
-.PHONY: help install demo test test-browser verify fmt fuzz bench chaos load generate train evaluate sim cluster-api clean
+.PHONY: help install demo test test-browser test-apiserver verify fmt fuzz bench chaos load generate train evaluate sim cluster-api clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(VENV)/installed ## make .venv with the commands visionchat and visionchat-operator
 
@@ -69,6 +69,9 @@ train: $(VENV)/installed-train ## train the tiny model (hours; goes on where it 
 
 evaluate: $(VENV)/installed-train ## what the tiny model can do, by skill, on 1,000 questions that it never saw
 	$(BIN)/python -m visionchat_serve.tiny.evaluate
+
+test-apiserver: install ## the operator on a real Kubernetes API server, which is built first if it is not there
+	$(BIN)/python -m pytest tests/apiserver
 
 cluster-api: install ## a real Kubernetes API server on loopback with the CRD, until Ctrl-C; prints KUBECONFIG
 	$(BIN)/python tests/cluster/api.py

@@ -6,6 +6,7 @@ same decision. Every step may be repeated. Nothing is written that is so already
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 from collections.abc import Sequence
@@ -82,7 +83,7 @@ class Applier:
             level = logging.WARNING if decision.warning else logging.INFO
             log.log(level, "%s/%s %s: %s", *seen.key, decision.reason, decision.message)
             self._metrics.decisions.labels(decision.reason).inc()
-            await self._kube.tell(seen.key, seen.uid, decision)
+        await asyncio.gather(*(self._kube.tell(seen.key, seen.uid, decision) for decision in decisions))
 
     async def _apply(self, seen: Observed, manifest: Manifest) -> None:
         ref = Ref(manifest["kind"], manifest["metadata"]["name"])

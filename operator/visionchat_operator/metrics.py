@@ -12,7 +12,7 @@ class OperatorMetrics:
         self.registry = CollectorRegistry()
         self.reconciles = Histogram(
             "visionchat_operator_reconcile_seconds",
-            "Time of one reconcile, from the look to the written status",
+            "Time of one reconcile: the plan and all that is done for it",
             buckets=(0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5),
             registry=self.registry,
         )

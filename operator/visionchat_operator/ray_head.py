@@ -6,15 +6,16 @@ Serve's own endpoint for external scalers. Must not know Kubernetes.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
-import httpx
+from aiohttp import ClientError, ClientSession, ClientTimeout
 
 from visionchat_operator.pods import GATEWAY, SLOT
 from visionchat_operator.world import Key, RayState
 
 APPLICATION, DEPLOYMENT = "visionchat", "Model"
-TIMEOUT = httpx.Timeout(5)
+TIMEOUT = ClientTimeout(total=5)
 
 
 class RayUnavailable(Exception):
@@ -47,7 +48,7 @@ def application(replicas: int) -> dict[str, Any]:
 class RayHead:
     """`url` is a template with {name} and {namespace}."""
 
-    def __init__(self, http: httpx.AsyncClient, url: str) -> None:
+    def __init__(self, http: ClientSession, url: str) -> None:
         self._http, self._url = http, url
 
     async def state(self, key: Key, token: str) -> RayState:
@@ -66,12 +67,13 @@ class RayHead:
         url = self._url.format(name=key.name, namespace=key.namespace) + path
         headers = {"Authorization": f"Bearer {token}"}
         try:
-            answer = await self._http.request(verb, url, json=body, headers=headers, timeout=TIMEOUT)
-        except httpx.HTTPError as error:
+            async with self._http.request(verb, url, json=body, headers=headers, timeout=TIMEOUT) as answer:
+                text = await answer.text()
+        except (ClientError, TimeoutError) as error:
             raise RayUnavailable(f"the Ray head does not answer: {error!r}") from error
-        if not answer.is_success:
-            raise RayUnavailable(f"the Ray head answers {verb} {path} with {answer.status_code}: {answer.text[:300]}")
-        return answer.json() if answer.content and verb == "GET" else None
+        if not answer.ok:
+            raise RayUnavailable(f"the Ray head answers {verb} {path} with {answer.status}: {text[:300]}")
+        return json.loads(text) if verb == "GET" else None
 
 
 def read_state(page: Any) -> RayState:

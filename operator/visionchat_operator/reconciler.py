@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
@@ -28,6 +27,7 @@ from visionchat_operator.world import Key, Observed
 log = logging.getLogger(__name__)
 
 LOOK_AGAIN = timedelta(seconds=1)  # how often a queue's load is read
+HANDS = 8  # so many VisionChats are changed at once: a start with hundreds does not bury the API server
 BREATH = timedelta(milliseconds=50)  # so long news is collected before it is looked at
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=1), timedelta(seconds=30)
 EXPECTED = (ApiException, ClientError, TimeoutError, QueueUnavailable, RayUnavailable, SecretMissing, ValidationError)
@@ -49,6 +49,7 @@ class Reconciler:
         self._settings, self._metrics, self._clock = settings, metrics, clock
         self._news: dict[Key, asyncio.Event] = {}
         self._loops: dict[Key, asyncio.Task[None]] = {}
+        self._hands = asyncio.Semaphore(HANDS)
         self._stopped = False
         self.fault: BaseException | None = None  # what ended a loop that should not have ended
 
@@ -113,17 +114,17 @@ class Reconciler:
 
     async def reconcile(self, key: Key, turn: _Turn) -> bool:
         """Look, and do what is to be done. False: the VisionChat is gone."""
-        began = time.perf_counter()
         seen = await self._observer.observe(key)
         if seen is None:
             return False
         now = self._clock().replace(microsecond=0)
         if seen == turn.seen and now < turn.due:
             return True
-        planned = plan(seen, self._settings, now)
-        await self._applier.carry_out(planned, seen)
+        async with self._hands:
+            with self._metrics.reconciles.time():
+                planned = plan(seen, self._settings, now)
+                await self._applier.carry_out(planned, seen)
         turn.seen, turn.due = seen, now + planned.requeue_after
-        self._metrics.reconciles.observe(time.perf_counter() - began)
         return True
 
 

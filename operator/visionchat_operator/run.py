@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
 import kopf
+from aiohttp import ClientSession
 from kubernetes.aio.client import ApiClient
 
 from visionchat_operator.api import KIND
@@ -92,7 +92,7 @@ class Operator:
         store, queues = Store(), Queues()
         kube = Kube(api, store, metrics)
         kinds = await self._kinds(kube)
-        async with httpx.AsyncClient(trust_env=False) as http:
+        async with ClientSession() as http:
             ray = RayHead(http, options.head_url)
             observer = Observer(store, kube, queues, ray, options.plan, sees_nodes="Node" in kinds)
             observer.route_api = "HTTPRoute" in kinds

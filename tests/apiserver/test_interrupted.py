@@ -11,8 +11,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-import httpx
 import pytest
+from aiohttp import ClientSession
 
 from support.cluster_fixtures import Chats
 from support.control_plane import ControlPlane
@@ -79,7 +79,7 @@ async def live(
     """One operator's life, until `done`. Raises `Killed`."""
     settings = PlanSettings(Defaults(redis_url=redis_url), key.namespace)
     metrics, store, queues = OperatorMetrics(), Store(), Queues()
-    async with connected(plane.kubeconfig) as api, httpx.AsyncClient(trust_env=False) as http:
+    async with connected(plane.kubeconfig) as api, ClientSession() as http:
         kube, ray = CutKube(api, store, metrics), CutRay(http, node.head_url)
         kube.scissors = ray.scissors = scissors
         observer = Observer(store, kube, queues, ray, settings, sees_nodes=False)

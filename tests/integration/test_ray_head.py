@@ -17,8 +17,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
+from aiohttp import ClientError, ClientSession
 
 from support.control_plane import environment, free_ports
 from support.waiting import wait_until
@@ -91,7 +91,7 @@ def head(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[t
 
 async def test_the_application_comes_and_its_number_of_replicas_follows(head: tuple[str, int], redis_url: str) -> None:
     url, api = head
-    async with httpx.AsyncClient(trust_env=False) as http:
+    async with ClientSession() as http:
         ray = RayHead(http, url)
         await wait_until(lambda: _answers(ray), "the head answers", seconds=90)
         with pytest.raises(RayUnavailable, match=r"401|403"):
@@ -133,8 +133,9 @@ async def _reports(broker: RedisBroker, number: int) -> bool:
     return len(await broker.reports()) == number
 
 
-async def _is_ready(http: httpx.AsyncClient, port: int) -> bool:
+async def _is_ready(http: ClientSession, port: int) -> bool:
     try:
-        return (await http.get(f"http://127.0.0.1:{port}/healthz")).status_code == 200
-    except httpx.HTTPError:
+        async with http.get(f"http://127.0.0.1:{port}/healthz") as answer:
+            return answer.status == 200
+    except ClientError:
         return False
