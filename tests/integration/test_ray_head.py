@@ -100,6 +100,7 @@ async def test_the_application_comes_and_its_number_of_replicas_follows(head: tu
         await ray.deploy(KEY, TOKEN, 1)
 
         async def has(running: int, target: int) -> bool:
+            await asyncio.sleep(0.2)  # a hundred questions a second would keep the head busy
             state = await ray.state(KEY, TOKEN)
             return state.deployed and state.target == target and len(state.running) == running
 
@@ -112,7 +113,9 @@ async def test_the_application_comes_and_its_number_of_replicas_follows(head: tu
 
         await ray.scale(KEY, TOKEN, 2)
         await wait_until(lambda: _reports(broker, 2), "two replicas report", seconds=120)
-        await ray.deploy(KEY, TOKEN, 2)  # the same again changes nothing
+        # The same again changes nothing. With another number it would be a new deployment, which takes its time and
+        # then undoes whatever was scaled meanwhile.
+        await ray.deploy(KEY, TOKEN, 1)
         assert await has(1, 2), "both are on the one node"
         await ray.scale(KEY, TOKEN, 0)
         await wait_until(lambda: _reports(broker, 0), "none is left", seconds=60)
