@@ -45,7 +45,7 @@ class ScriptedEngine:
     def add(self, request: EngineRequest) -> None:
         words = " ".join(p.text for p in request.messages[-1].parts if isinstance(p, TextPart)).split()
         if len(words) > 100:
-            raise ContextTooLong(f"{len(words)} words do not fit into 100")
+            raise ContextTooLong(f"{len(words)} words do not fit into 100", param="messages")
         known = {image for before in self.seen for image in before.images}
         cached = sum(image in known for image in request.images)
         self.seen.append(request)
