@@ -114,8 +114,7 @@ class Gateway:
         body = await read_body(request, self.settings.max_body_bytes)
         asked, urls = await self._apart(parse, body, self.settings, form)
         fetched = await self._downloads.fetch(urls) if self._downloads is not None else {}
-        job, images = await self._apart(read_request, asked, self.settings, fetched)
-        job = replace(job, owner=request.state.owner)
+        job, images = await self._apart(read_request, asked, self.settings, fetched, request.state.owner)
         once = None
         if key is not None:
             once = Idempotency(key, await self._apart(fingerprint, request.url.path, body))
@@ -227,4 +226,4 @@ class Gateway:
 
     async def metrics_page(self) -> Response:
         load, reports = await self.broker.load(), await self.broker.reports()
-        return Response(self.metrics.page(load, len(reports)), media_type=metrics.CONTENT_TYPE)
+        return Response(self.metrics.page(load, reports), media_type=metrics.CONTENT_TYPE)
