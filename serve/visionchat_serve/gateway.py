@@ -132,8 +132,7 @@ class Gateway:
         body = await read_body(request, self._limits, share)
         asked, urls = await self._apart(parse, body, self.settings, form)
         fetched = await self._downloads.fetch(urls, share.take) if self._downloads is not None else {}
-        job, images = await self._apart(read_request, asked, self.settings, fetched)
-        job = replace(job, owner=request.state.owner)
+        job, images = await self._apart(read_request, asked, self.settings, fetched, request.state.owner)
         once = None
         if key is not None:
             once = Idempotency(key, await self._apart(fingerprint, request.url.path, body))
@@ -245,4 +244,4 @@ class Gateway:
 
     async def metrics_page(self) -> Response:
         load, reports = await self.broker.load(), await self.broker.reports()
-        return Response(self.metrics.page(load, len(reports)), media_type=metrics.CONTENT_TYPE)
+        return Response(self.metrics.page(load, reports), media_type=metrics.CONTENT_TYPE)

@@ -121,11 +121,17 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts in OpenAI's sense; `image_tokens` is the part of `prompt_tokens` that pictures took."""
+    """Token counts in OpenAI's sense; `image_tokens` is the part of `prompt_tokens` that pictures took.
+
+    `cached_tokens` did not have to be read again, and `cached_images` are the pictures that did not have to be encoded
+    again, because the engine knew them from earlier requests.
+    """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     image_tokens: int = 0
+    cached_tokens: int = 0
+    cached_images: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +250,8 @@ class ReplicaReport:
     """What a ready replica says of itself every few seconds; it vanishes soon after the replica does.
 
     `cpus` are the logical CPUs it may really run on, `threads` what its engine uses, `running` the jobs that it
-    works on; `pod` is where it runs, if in a cluster.
+    works on; `pod` is where it runs, if in a cluster. Since it was loaded it had to encode `picture_misses` pictures,
+    and knew `picture_hits` pictures and `cached_tokens` tokens of prompts from earlier requests.
     """
 
     replica: str
@@ -259,6 +266,9 @@ class ReplicaReport:
     loaded_at: float
     running: int = 0
     pod: str = ""
+    picture_hits: int = 0
+    picture_misses: int = 0
+    cached_tokens: int = 0
 
 
 _adapters: dict[Any, TypeAdapter[Any]] = {}  # making one is slow, using it is quick
