@@ -17,7 +17,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.requests import ClientDisconnect
 
-from visionchat_serve import __version__
+from visionchat_serve import __version__, docs_page
 from visionchat_serve.broker import Broker
 from visionchat_serve.cache_key import HEADER as CACHE
 from visionchat_serve.config import Settings
@@ -42,7 +42,7 @@ BearerKey = Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(au
 def create_app(settings: Settings, connect: Callable[[], Broker], downloads: ImageDownloads | None = None) -> FastAPI:
     """The ASGI app. `connect` is called once, in the event loop that serves; `downloads` as `Gateway` takes it."""
     gateway = Gateway(settings, connect, downloads)
-    app = FastAPI(title="VisionChat", version=__version__, lifespan=gateway.lifespan, redoc_url=None)
+    app = FastAPI(title="VisionChat", version=__version__, lifespan=gateway.lifespan, docs_url=None, redoc_url=None)
     app.state.gateway = gateway
     _add_api(app, gateway)
     _add_pages(app, gateway)
@@ -131,12 +131,28 @@ def _add_pages(app: FastAPI, gateway: Gateway) -> None:
         """Prometheus' text form."""
         return await gateway.metrics_page()
 
+    _add_docs(app)
     page = load_page()
 
     @app.head("/", include_in_schema=False)
     @app.get("/", include_in_schema=False)
     async def root() -> Response:
         return HTMLResponse(page.body, headers=page.headers)
+
+
+def _add_docs(app: FastAPI) -> None:
+    files = docs_page.load_files()
+
+    @app.head("/docs", include_in_schema=False)
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return HTMLResponse(docs_page.HTML, headers=docs_page.HEADERS)
+
+    @app.get("/docs/{name}", include_in_schema=False)
+    async def file_of_docs(name: str) -> Response:
+        if name not in files:
+            raise NotFound(f"there is no file {name!r} here; see /docs")
+        return Response(files[name].body, media_type=files[name].media_type, headers=docs_page.KEPT)
 
 
 def _add_error_handlers(app: FastAPI, gateway: Gateway) -> None:

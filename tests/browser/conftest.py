@@ -16,12 +16,12 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-import uvicorn
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from support.scripted_engine import ScriptedEngine, loader
 from visionchat_serve.api_keys import new_key
 from visionchat_serve.config import Settings
+from visionchat_serve.http_server import HttpServer, listen
 from visionchat_serve.memory_broker import MemoryBroker
 from visionchat_serve.replica import Replica
 from visionchat_serve.routes import create_app
@@ -47,25 +47,31 @@ def serving(settings: Settings, key: str = "") -> Iterator[Site]:
     """The gateway, an in-memory queue and a replica in one event loop, in a thread of their own."""
     site = Site("", ScriptedEngine(), MemoryBroker(), key)
     app = create_app(settings, lambda: site.broker)
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="on"))
+    with listen("127.0.0.1", 0) as free:
+        port = free.getsockname()[1]
+    site.url = f"http://127.0.0.1:{port}/"
+    loop, started, over = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
 
     async def run() -> None:
         replica = Replica(loader(site.engine), site.broker, "r1", (0,), claim_wait=timedelta(milliseconds=20))
         await replica.start()
-        await server.serve()
+        server = HttpServer(app, "127.0.0.1", port)
+        await server.start()
+        started.set()
+        await over.wait()
+        await server.stop(timedelta(seconds=1))
         await replica.drain(timedelta(seconds=5))
 
-    thread = threading.Thread(target=asyncio.run, args=(run(),), daemon=True)
+    thread = threading.Thread(target=loop.run_until_complete, args=(run(),), daemon=True)
     thread.start()
-    while not server.started:
-        assert thread.is_alive(), "the gateway did not start"
-    site.url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/"
+    assert started.wait(30), "the gateway did not start"
     try:
         yield site
     finally:
         site.engine.release.set()
-        server.should_exit = True
+        loop.call_soon_threadsafe(over.set)
         thread.join(15)
+        loop.close()
 
 
 @pytest.fixture
