@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
-from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.requests import ClientDisconnect
 
 from visionchat_serve import __version__, docs_page
@@ -23,11 +22,11 @@ from visionchat_serve.cache_key import HEADER as CACHE
 from visionchat_serve.config import Settings
 from visionchat_serve.errors import EngineFailure, InvalidRequest, NotFound, VisionChatError
 from visionchat_serve.gateway import Gateway
-from visionchat_serve.http_edge import ERROR_SCHEMA, CommonHeaders, body_schema, error_responses, headers_of
+from visionchat_serve.http_edge import ERROR_SCHEMA, BearerKey, CommonHeaders, body_schema, error_responses, headers_of
 from visionchat_serve.idempotency import HEADER as IDEMPOTENCY_KEY
 from visionchat_serve.idempotency import REPLAYED
 from visionchat_serve.image_download import ImageDownloads
-from visionchat_serve.job_routes import add_jobs, job_sockets
+from visionchat_serve.job_routes import add_jobs, job_events
 from visionchat_serve.page import load_page
 from visionchat_serve.schemas import ChatCompletionRequest
 
@@ -35,8 +34,6 @@ log = logging.getLogger(__name__)
 
 ALLOWED_HEADERS = "Authorization", "Content-Type", "X-Request-Id", IDEMPOTENCY_KEY, "Last-Event-ID", "Cache-Control"
 EXPOSED_HEADERS = "X-Request-Id", "Retry-After", "Location", REPLAYED, CACHE
-
-BearerKey = Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))]
 
 
 def create_app(settings: Settings, connect: Callable[[], Broker], downloads: ImageDownloads | None = None) -> FastAPI:
@@ -89,7 +86,7 @@ def _add_api(app: FastAPI, gateway: Gateway) -> None:
 
     add_jobs(v1, gateway, errors)
     app.include_router(v1)
-    app.include_router(job_sockets(gateway))
+    app.include_router(job_events(gateway, errors))
     _describe(app, definitions)
 
 

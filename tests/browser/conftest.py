@@ -9,7 +9,7 @@ import asyncio
 import os
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -34,12 +34,13 @@ PICTURES = Path(__file__).parents[1] / "data" / "pictures"
 
 @dataclass
 class Site:
-    """A running gateway; `engine.release` lets `!hold` go on."""
+    """A running gateway; `engine.release` lets `!hold` go on, `cut_connections` breaks what browsers have open."""
 
     url: str
     engine: ScriptedEngine
     broker: MemoryBroker
     key: str
+    cut_connections: Callable[[], None] = lambda: None
 
 
 @contextmanager
@@ -57,6 +58,10 @@ def serving(settings: Settings, key: str = "") -> Iterator[Site]:
         await replica.start()
         server = HttpServer(app, "127.0.0.1", port)
         await server.start()
+        connections = server._server.server_state.connections
+        site.cut_connections = lambda: loop.call_soon_threadsafe(
+            lambda: [connection.transport.abort() for connection in list(connections)]
+        )
         started.set()
         await over.wait()
         await server.stop(timedelta(seconds=1))
