@@ -38,9 +38,7 @@ FAMILIES = {
     "etcd": Family("go.etcd.io/etcd/server/v3", {"etcd": ""}),
     "kubernetes": Family(
         "k8s.io/kubernetes",
-        _commands(
-            "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kubelet", "kube-proxy"
-        ),
+        _commands("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kubelet", "kube-proxy"),
     ),
     "containerd": Family(
         "github.com/containerd/containerd/v2",
