@@ -43,6 +43,7 @@ def create_app(settings: Settings, connect: Callable[[], Broker], downloads: Ima
     """The ASGI app. `connect` is called once, in the event loop that serves; `downloads` as `Gateway` takes it."""
     gateway = Gateway(settings, connect, downloads)
     app = FastAPI(title="VisionChat", version=__version__, lifespan=gateway.lifespan, redoc_url=None)
+    app.state.gateway = gateway
     _add_api(app, gateway)
     _add_pages(app, gateway)
     _add_error_handlers(app, gateway)
@@ -61,7 +62,7 @@ def create_app(settings: Settings, connect: Callable[[], Broker], downloads: Ima
 def _add_api(app: FastAPI, gateway: Gateway) -> None:
     """What needs a key where keys are used."""
     body, definitions = body_schema(ChatCompletionRequest)
-    errors = error_responses(400, 401, 404, 410, 413, 415, 422, 429, 502, 503, 504)
+    errors = error_responses(400, 401, 404, 408, 410, 413, 415, 422, 429, 502, 503, 504)
     answers: dict[int | str, dict[str, Any]] = {
         200: {"description": "`chat.completion`, or its chunks", "content": {"text/event-stream": {}}}
     }
