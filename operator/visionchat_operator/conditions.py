@@ -38,6 +38,7 @@ class Situation:
     fault: str | None  # why the queue's load is not known
     no_room_to_roll: bool
     waiting_for_pins: bool
+    stuck: tuple[Worker, ...] = ()  # pods that do not end
 
 
 def findings(it: Situation, pinned: Finding) -> list[Finding]:
@@ -78,12 +79,20 @@ def _degraded(it: Situation, pinned: Finding) -> Finding:
         return Finding("Degraded", True, "ModelFailed", message)
     if it.waiting_for_pins:
         return Finding("Degraded", True, pinned.reason, pinned.message)
+    if it.stuck:
+        return Finding("Degraded", True, "PodStuck", _stuck(it.stuck))
     if it.no_room_to_roll:
         message = "no node has room for a new replica beside the old one, so the old one stops first"
         return Finding("Degraded", True, "NoRoomToRoll", message)
     if it.fault is not None:
         return Finding("Degraded", True, "QueueUnreachable", "the number of replicas is held until Redis answers")
     return Finding("Degraded", False, "Healthy", "nothing is wrong")
+
+
+def _stuck(pods: Sequence[Worker]) -> str:
+    where = ", ".join(f"{pod.name} on node {pod.node}" for pod in pods)
+    advice = "where the node is gone for good, `kubectl delete pod NAME --force` lets the name go"
+    return f"not ended long after their grace: {where}; other replicas go on without them; {advice}"
 
 
 def _load_known(it: Situation) -> Finding:

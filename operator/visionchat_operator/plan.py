@@ -23,6 +23,7 @@ from visionchat_operator.status_api import (
 from visionchat_operator.world import Decision, Load, Manifest, Observed, Ref, Worker
 
 PLAN_AGAIN = timedelta(seconds=30)  # although nothing has changed
+FAREWELL = timedelta(minutes=5)  # so long a queue that cannot be deleted keeps its VisionChat from going
 NEVER_DELETED = {"PersistentVolumeClaim", "Secret", "Pod"}  # data, the token, and what rollout decides on
 
 
@@ -55,27 +56,29 @@ class Plan:
     decisions: tuple[Decision, ...] = ()
     finalizer: bool = False  # whether there should be one
     forget_queue: bool = False
+    patient: bool = True  # try again if the queue cannot be forgotten
     requeue_after: timedelta = PLAN_AGAIN  # when the passing of time alone may change the plan
 
 
 def plan(observed: Observed, settings: PlanSettings, now: datetime) -> Plan:
     """What to do now. Calling it again on the outcome, at the same moment, changes nothing."""
     if observed.deleting:
-        return _farewell(observed)
+        return _farewell(observed, now)
     return _Planner(observed, settings, now).plan()
 
 
-def _farewell(observed: Observed) -> Plan:
+def _farewell(observed: Observed, now: datetime) -> Plan:
     """Owner references take the children away. Only a queue that is to be deleted has to wait for the replicas."""
     if names.FINALIZER not in observed.finalizers:
         return Plan(observed.status)
-    left = [w for w in observed.workers if not w.deleting]
     head = Removal(Ref("Deployment", names.head(observed.key)))
-    removals = tuple(Removal(Ref("Pod", w.name), w.uid) for w in left)
-    if observed.workers:
+    removals = tuple(Removal(Ref("Pod", w.name), w.uid) for w in observed.workers if not w.deleting)
+    if any(not rollout.is_stuck(w, now) for w in observed.workers):
         return Plan(observed.status, delete=removals, finalizer=True)
-    gone = head.ref not in observed.children
-    return Plan(observed.status, delete=() if gone else (head,), finalizer=not gone, forget_queue=gone)
+    if head.ref in observed.children:
+        return Plan(observed.status, delete=(head,), finalizer=True)
+    waited = now - (observed.deleted_at or now)
+    return Plan(observed.status, finalizer=False, forget_queue=True, patient=waited < FAREWELL)
 
 
 class _Planner:
@@ -181,6 +184,7 @@ class _Planner:
             fault=seen.load_fault if seen.load is None else None,
             no_room_to_roll=steps.no_room,
             waiting_for_pins=pinned.hold and pinned.pinned < scaled.replicas,
+            stuck=tuple(w for w in seen.workers if rollout.is_stuck(w, self._now)),
         )
         finding = conditions.cpu_pinned(seen.workers, seen.nodes, spec.cpus_per_replica, pinned)
         found = conditions.findings(situation, finding)
