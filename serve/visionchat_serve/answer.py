@@ -110,7 +110,7 @@ class Answer:
 def failure(finish: Finish) -> VisionChatError | None:
     """The error that a job ended with, or None."""
     if finish.reason == "error":
-        return from_code(finish.error_code or "engine_failure", finish.message or "the job failed")
+        return from_code(finish.error_code or "engine_failure", finish.message or "the job failed", finish.param)
     if finish.reason == "cancelled":
         return JobCancelled(finish.message or "the job was cancelled")
     return None

@@ -191,7 +191,7 @@ class Broker(Protocol):
         """A replica goes: its name is forgotten, and what it still holds may be claimed by others at once."""
 
     async def ping(self) -> None:
-        """Return when the queue answers."""
+        """Return when the queue answers and takes what is written."""
 
     async def close(self) -> None:
         """Release connections."""

@@ -44,7 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int = args.run(args)
         return code
     except VisionChatError as error:
-        print(f"visionchat: {error.message}", file=sys.stderr)
+        inside = f" ({error.inside})" if error.inside else ""
+        print(f"visionchat: {error.message}{inside}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
     except _Stopped as stopped:
         print(f"visionchat: stopped by {stopped}", file=sys.stderr)

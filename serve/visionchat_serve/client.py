@@ -132,12 +132,24 @@ def _stream(http: httpx.Client, body: dict[str, Any], timing: Timing) -> Iterato
             response.read()
             _checked(response)
         for event in _events(response):
-            if event.get("usage"):
-                timing.tokens = event["usage"]["completion_tokens"]
-            for choice in event["choices"]:
-                if text := choice["delta"].get("content"):
-                    timing.note_text(time.monotonic() - began)
-                    yield text
+            tokens, text = _read(event)
+            timing.tokens = tokens or timing.tokens
+            if text:
+                timing.note_text(time.monotonic() - began)
+                yield text
+
+
+def _read(event: dict[str, Any]) -> tuple[int | None, str]:
+    """How many tokens were written, where it is told, and the text."""
+    try:
+        text = "".join(choice["delta"].get("content") or "" for choice in event["choices"])
+        return event["usage"]["completion_tokens"] if event.get("usage") else None, text
+    except (TypeError, KeyError, AttributeError) as error:
+        raise _no_stream() from error
+
+
+def _no_stream() -> VisionChatError:
+    return VisionChatError("what the server sends is not a stream of chat completions; is it a VisionChat server?")
 
 
 def _events(response: httpx.Response) -> Iterator[dict[str, Any]]:
@@ -145,11 +157,20 @@ def _events(response: httpx.Response) -> Iterator[dict[str, Any]]:
         if line == "data: [DONE]":
             return
         if line.startswith("data: "):
-            event: dict[str, Any] = json.loads(line[6:])
-            if "error" in event:
-                raise _error(event["error"])
-            yield event
+            yield _event(line[6:])
     raise VisionChatError("the server closed the stream before the answer was complete")
+
+
+def _event(data: str) -> dict[str, Any]:
+    try:
+        event = json.loads(data)
+    except ValueError as error:
+        raise _no_stream() from error
+    if not isinstance(event, dict):
+        raise _no_stream()
+    if isinstance(event.get("error"), dict) and "message" in event["error"]:
+        raise _error(event["error"])
+    return event
 
 
 def _checked(response: httpx.Response) -> dict[str, Any]:
@@ -159,7 +180,15 @@ def _checked(response: httpx.Response) -> dict[str, Any]:
     error = body.get("error")
     if isinstance(error, dict) and "message" in error:
         raise _error(error)
-    raise VisionChatError(f"the server answered {response.status_code}: {response.text[:200]}")
+    raise VisionChatError(f"{response.url} {_foreign_answer(response)}; is that the address of a VisionChat server?")
+
+
+def _foreign_answer(response: httpx.Response) -> str:
+    """What another server said, in words: its page is made for browsers."""
+    status = f"answered {response.status_code} {response.reason_phrase}".rstrip()
+    text = " ".join(response.text.split())
+    is_plain = text and "<" not in text and response.headers.get("content-type", "text/plain").startswith("text/plain")
+    return f"{status}: {text[:200]}" if is_plain else status
 
 
 def _object(response: httpx.Response) -> dict[str, Any]:
@@ -173,6 +202,5 @@ def _object(response: httpx.Response) -> dict[str, Any]:
 
 def _error(form: dict[str, Any]) -> VisionChatError:
     """From OpenAI's form."""
-    error = from_code(str(form.get("code")), str(form["message"]))
-    error.param = form.get("param")
-    return error
+    param = form.get("param")
+    return from_code(str(form.get("code")), str(form["message"]), str(param) if param is not None else None)

@@ -8,6 +8,7 @@ the gateway, the replica and the command line all read from here.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from datetime import timedelta
 from difflib import get_close_matches
@@ -19,6 +20,9 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 from visionchat_serve.errors import ConfigError
 
 ENV_PREFIX = "VISIONCHAT_"
+# What Kubernetes tells every pod about Services, one named `visionchat` or `visionchat-…` among them.
+_SERVICE_LINK = re.compile(r"(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
+_SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://.*")
 TINY = "tiny"
 
 
@@ -130,12 +134,17 @@ def _from_environ(environ: Mapping[str, str]) -> dict[str, Any]:
     values: dict[str, Any] = {
         name.removeprefix(ENV_PREFIX).lower(): value
         for name, value in environ.items()
-        if name.startswith(ENV_PREFIX) and value != ""
+        if name.startswith(ENV_PREFIX) and value != "" and not _is_service_link(name.removeprefix(ENV_PREFIX), value)
     }
     for key in ("cors_origins", "image_url_hosts"):
         if key in values:
             values[key] = [entry.strip() for entry in values[key].split(",")]
     return values
+
+
+def _is_service_link(name: str, value: str) -> bool:
+    is_address = name.endswith("PORT") and _SERVICE_ADDRESS.fullmatch(value) is not None
+    return is_address or _SERVICE_LINK.fullmatch(name) is not None
 
 
 def _check_known(source: str, values: Mapping[str, Any]) -> None:

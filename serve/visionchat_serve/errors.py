@@ -18,6 +18,7 @@
     ├── QueueFull                 429  come back after `retry_after`
     ├── RateLimited               429  one's own limit; come back after `retry_after`
     ├── Unavailable               503  the queue or the model cannot be reached just now
+    │   └── QueueCannotWrite      503  the queue is there, but takes nothing: its disk or memory is full, …
     ├── ReplicaLost               502  the replica died and the answer could not be continued
     ├── JobTimedOut               504  the job's deadline passed
     ├── EngineFailure             500  the model failed; the fault is ours
@@ -36,18 +37,27 @@ MAX_MESSAGE, MAX_PARAM = 1000, 200  # characters: whoever sends a megabyte as a 
 
 
 class VisionChatError(Exception):
-    """Base of the tree. `message` says what is wrong and what to do about it."""
+    """Base of the tree. `message` says what is wrong and what to do about it; it may be read by anybody. `inside` is
+    for those who run the server, and never sent to clients."""
 
     status = 500
     type = "server_error"
     code = "internal_error"
     pause: timedelta | None = None  # when to try again, if nothing better is known
 
-    def __init__(self, message: str, *, param: str | None = None, retry_after: timedelta | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        retry_after: timedelta | None = None,
+        inside: str | None = None,
+    ) -> None:
         super().__init__(message)
         self.message = _shortened(message, MAX_MESSAGE)
         self.param = _shortened(param, MAX_PARAM) if param is not None else None
         self.retry_after = retry_after or self.pause
+        self.inside = inside
         self.details: dict[str, Any] = {}
 
     def body(self) -> dict[str, Any]:
@@ -131,6 +141,10 @@ class Unavailable(VisionChatError):
     pause = timedelta(seconds=5)
 
 
+class QueueCannotWrite(Unavailable):
+    code = "queue_cannot_write"
+
+
 class ReplicaLost(VisionChatError):
     status, type, code = 502, "server_error", "replica_lost"
 
@@ -151,7 +165,7 @@ def _tree(base: type[VisionChatError]) -> list[type[VisionChatError]]:
     return [base] + [c for sub in base.__subclasses__() for c in _tree(sub)]
 
 
-def from_code(code: str, message: str) -> VisionChatError:
+def from_code(code: str, message: str, param: str | None = None) -> VisionChatError:
     """The error that a replica named by `code` on the queue; an unknown code is an `EngineFailure`."""
     by_code = {cls.code: cls for cls in _tree(VisionChatError)}
-    return by_code.get(code, EngineFailure)(message)
+    return by_code.get(code, EngineFailure)(message, param=param)

@@ -162,7 +162,8 @@ class ChunkDetails:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The end of a job. With reason "error", `error_code` is an `errors` code and `message` is for people.
+    """The end of a job. With reason "error", `error_code` is an `errors` code, `message` is for people, and `param`
+    the field of the request that is at fault, if one is.
 
     Of a job with several answers, `reason` is the first one's, `others` those of the rest.
     """
@@ -172,6 +173,7 @@ class Finish:
     error_code: str | None = None
     message: str | None = None
     others: tuple[FinishReason, ...] = ()
+    param: str | None = None
 
     @property
     def reasons(self) -> tuple[FinishReason, ...]:

@@ -41,6 +41,7 @@ from visionchat_serve.redis_reader import RedisReader, event_of
 
 log = logging.getLogger(__name__)
 
+PROBE_TTL = timedelta(minutes=1)
 WAIT = timedelta(seconds=3)  # one wait at Redis; below the socket timeout, which catches a hung Redis
 _REFUSALS = {
     b"full": broker.queue_full,
@@ -193,7 +194,7 @@ class RedisBroker:
         await self._calls.run("leave", consumer)
 
     async def ping(self) -> None:
-        await self._link.call(lambda redis: redis.echo("ping"))
+        await self._link.call(lambda redis: redis.set(self._keys.probe, 1, px=ms(PROBE_TTL)))
 
     async def close(self) -> None:
         await self._reader.close()

@@ -35,6 +35,11 @@ class Keys:
         """Stream: moves when a job comes; replicas wait here."""
         return self._name("bell")
 
+    @property
+    def probe(self) -> str:
+        """Text: written to see whether Redis takes what is written."""
+        return self._name("probe")
+
     def wake(self, reader: str) -> str:
         """Stream: moves when a reader of answers has one more to follow."""
         return self._name("wake", reader)

@@ -1,12 +1,15 @@
 """The connections to Redis: scripts loaded, failures named, nothing waited for without an end.
 
 A call fails with `errors.Unavailable` within seconds when Redis is away or hangs; nothing is retried behind the
-caller's back, and the next call connects anew. Must not know jobs or keys. Used by `redis_broker`.
+caller's back, and the next call connects anew. Which Redis it is and what it said stands in the log and in the error's
+`inside`, not in what clients are told. Must not know jobs or keys. Used by `redis_broker`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -31,8 +34,10 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from visionchat_serve.errors import ConfigError, Unavailable
+from visionchat_serve.errors import ConfigError, QueueCannotWrite, Unavailable
 from visionchat_serve.redis_address import clients
+
+log = logging.getLogger(__name__)
 
 REPLY_TIMEOUT = timedelta(seconds=5)  # longer than any wait that is asked of Redis
 CONNECT_TIMEOUT = timedelta(seconds=3)
@@ -51,6 +56,15 @@ _UNAVAILABLE = (
     NoPermissionError,
 )
 _UNAVAILABLE_WORDS = ("OOM ", "READONLY", "MISCONF", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS", "NOPERM", "NOAUTH")
+_CANNOT_WRITE = {
+    "MISCONF": "the queue cannot save what it is given: its disk is full or failing; room must be made on the server",
+    "OOM ": "the queue's memory is full; try again when some of its jobs are answered",
+    "command not allowed when used memory": "the queue's memory is full; try again when some of its jobs are answered",
+    "READONLY": "the queue takes nothing new just now: its Redis is a read-only replica",
+    "NOREPLICAS": "the queue takes nothing new just now: its Redis misses its replicas",
+}
+_AWAY = "the queue does not answer; try again in a few seconds"
+LOG_EVERY = timedelta(seconds=10)  # while Redis is away every call fails
 
 
 class RedisLink:
@@ -71,6 +85,7 @@ class RedisLink:
         self._place = _without_secrets(url)
         self._turns = asyncio.Semaphore(MAX_CONNECTIONS)
         self._running: set[asyncio.Future[Any]] = set()
+        self._logged_at = float("-inf")
 
     def script(self, name: str) -> AsyncScript:
         """A script of `redis_scripts/`; sent again by itself when Redis has forgotten it."""
@@ -151,11 +166,18 @@ class RedisLink:
             yield
         except (RedisError, OSError) as error:
             if isinstance(error, _UNAVAILABLE) or any(word in str(error) for word in _UNAVAILABLE_WORDS):
-                raise Unavailable(f"{self._advice()} ({error})") from error
+                raise self._unavailable(error) from error
             raise
 
-    def _advice(self) -> str:
-        return f"the queue does not answer: check that Redis at {self._place} runs and accepts us; then try again"
+    def _unavailable(self, error: Exception) -> Unavailable:
+        inside = f"Redis at {self._place}: {error}"
+        if time.monotonic() - self._logged_at > LOG_EVERY.total_seconds():
+            self._logged_at = time.monotonic()
+            log.warning("%s", inside)
+        for word, message in _CANNOT_WRITE.items():
+            if word in str(error):
+                return QueueCannotWrite(message, inside=inside)
+        return Unavailable(_AWAY, inside=inside)
 
 
 @cache

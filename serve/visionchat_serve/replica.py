@@ -78,7 +78,7 @@ class _Running:
     def finish(self) -> Finish | None:
         """The job's end, as soon as one answer failed or all are complete."""
         if self.error is not None:
-            return Finish("error", self.usage, self.error.code, self.error.message)
+            return Finish("error", self.usage, self.error.code, self.error.message, param=self.error.param)
         if len(self.reasons) < self.claim.job.sampling.n:
             return None
         first, *others = (self.reasons[request_id] for request_id in self.request_ids)

@@ -97,4 +97,6 @@ async def test_wrong_use_and_a_queue_that_is_away(capsys: pytest.CaptureFixture[
     assert caught.value.code == 2
     assert await asyncio.to_thread(main, ["queue", "stats", "--redis", "redis://127.0.0.1:1"]) == 1
     assert await asyncio.to_thread(main, ["queue", "stats", "--redis", "http://127.0.0.1:1"]) == 2
-    assert "the queue does not answer" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "the queue does not answer" in said
+    assert "127.0.0.1:1" in said  # whoever types the command may know where

@@ -43,7 +43,7 @@ class ScriptedEngine:
     def add(self, request: EngineRequest) -> None:
         words = " ".join(p.text for p in request.messages[-1].parts if isinstance(p, TextPart)).split()
         if len(words) > 100:
-            raise ContextTooLong(f"{len(words)} words do not fit into 100")
+            raise ContextTooLong(f"{len(words)} words do not fit into 100", param="messages")
         self.seen.append(request)
         self._left[request.id] = words
         self._sampling[request.id] = request.sampling

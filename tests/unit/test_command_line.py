@@ -65,6 +65,40 @@ def test_another_kind_of_server(picture: str, monkeypatch: pytest.MonkeyPatch) -
         ask(picture)
 
 
+PAGE = "<!doctype html><html><body>Not here</body></html>"
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (httpx.Response(404, html=PAGE), "http://host/v1/models answered 404 Not Found; is that the address"),
+        (httpx.Response(502, text="no upstream\n"), "answered 502 Bad Gateway: no upstream; is"),
+        (httpx.Response(301, html=PAGE, headers={"location": "https://host"}), "answered 301 Moved Permanently; is"),
+        (httpx.Response(500, json=["x"]), "answered 500 Internal Server Error; is"),
+    ],
+)
+def test_what_another_server_says_is_put_into_words(
+    answer: httpx.Response, says: str, picture: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answering(monkeypatch, httpx.MockTransport(lambda _: answer))
+    with pytest.raises(VisionChatError) as caught:
+        ask(picture)
+    assert says in str(caught.value)
+    assert "<" not in str(caught.value)
+
+
+@pytest.mark.parametrize("line", [PAGE, "data: <html>", 'data: {"choices": 5}', "data: 5"])
+def test_a_stream_of_another_kind(line: str, picture: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/v1/models":
+            return httpx.Response(200, json={"data": [{"id": "m"}]})
+        return httpx.Response(200, text=line)
+
+    answering(monkeypatch, httpx.MockTransport(answer))
+    with pytest.raises(VisionChatError, match=r"closed the stream|not a stream of chat completions"):
+        ask(picture)
+
+
 def test_a_picture_that_the_server_refuses_is_named_by_its_file(picture: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place = "messages.0.content.0.image_url"
     refusal = ImageUnreadable(f"{place}: the PNG picture is cut off", param=place)

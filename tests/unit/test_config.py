@@ -64,3 +64,27 @@ def test_a_list_in_a_variable_is_separated_by_commas() -> None:
 def test_lists_in_the_environment_are_separated_by_commas() -> None:
     settings = load_settings(environ={"VISIONCHAT_IMAGE_URL_HOSTS": "a.example, *.b.example:8443"})
     assert settings.image_url_hosts == ("a.example", "*.b.example:8443")
+
+
+def test_what_kubernetes_tells_of_services_is_no_setting() -> None:
+    """A Service named `visionchat` gives every pod of its namespace variables that look like settings of ours."""
+    of_services = {
+        "VISIONCHAT_SERVICE_HOST": "10.0.0.1",
+        "VISIONCHAT_SERVICE_PORT": "8000",
+        "VISIONCHAT_SERVICE_PORT_HTTP": "8000",
+        "VISIONCHAT_PORT": "tcp://10.0.0.1:8000",
+        "VISIONCHAT_PORT_8000_TCP": "tcp://10.0.0.1:8000",
+        "VISIONCHAT_PORT_8000_TCP_PROTO": "tcp",
+        "VISIONCHAT_PORT_8000_TCP_PORT": "8000",
+        "VISIONCHAT_PORT_8000_TCP_ADDR": "10.0.0.1",
+        "VISIONCHAT_REDIS_SERVICE_HOST": "10.0.0.2",
+        "VISIONCHAT_REDIS_PORT": "tcp://10.0.0.2:6379",
+        "VISIONCHAT_REDIS_PORT_6379_UDP_ADDR": "10.0.0.2",
+    }
+    assert load_settings(environ=of_services) == load_settings(environ={})
+
+
+@pytest.mark.parametrize("variable", ["VISIONCHAT_PORT_8000", "VISIONCHAT_SERVICE", "VISIONCHAT_REDIS_PORT"])
+def test_what_only_looks_a_little_like_it_is_still_refused(variable: str) -> None:
+    with pytest.raises(ConfigError, match="unknown setting in environment"):
+        load_settings(environ={variable: "8000"})

@@ -188,6 +188,7 @@ async def test_a_job_that_does_not_fit_gets_its_status_also_when_streamed(house:
         response = await house.post(chat("word " * 101, stream=stream))
         assert response.status_code == 400
         assert response.json()["error"]["code"] == "context_length_exceeded"
+        assert response.json()["error"]["param"] == "messages", "what the engine found at fault is named here as well"
 
 
 @pytest.mark.parametrize(

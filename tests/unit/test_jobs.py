@@ -74,7 +74,7 @@ async def test_the_estimate_follows_the_measured_pace(house: House, monkeypatch:
 async def test_a_failed_job_says_why(house: House) -> None:
     await house.start_replica()
     failed = await until(house, (await create(house, "word " * 101))["id"], "failed")
-    assert failed["error"]["code"] == "context_length_exceeded"
+    assert (failed["error"]["code"], failed["error"]["param"]) == ("context_length_exceeded", "messages")
     assert failed["completion"] is None
 
 
