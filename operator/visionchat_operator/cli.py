@@ -70,7 +70,7 @@ def _run(args: argparse.Namespace) -> int:
     from visionchat_operator.run import HEAD_URL, Options, run
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    for noisy in ("kopf", "httpx"):
+    for noisy in ("kopf", "httpx", "visionchat_serve.redis_link"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     own = args.lease_namespace or _own_namespace(args)
     options = Options(

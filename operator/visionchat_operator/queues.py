@@ -50,7 +50,7 @@ class Queues:
         except TimeoutError as error:
             raise QueueUnavailable("Redis does not answer") from error
         except VisionChatError as error:
-            raise QueueUnavailable(error.message) from error
+            raise QueueUnavailable(error.inside or error.message) from error  # no client reads it
         return QueueView(_load(load, len(reports)), tuple(reports))
 
     async def _broker(self, url: str, queue: str) -> RedisBroker:

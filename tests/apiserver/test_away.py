@@ -53,6 +53,7 @@ def test_what_was_deleted_while_the_operator_was_away_is_gone(
     assert first.stop() == 0
     chats.api.delete(f"{chats.path}/demo")
     second = start_operator()
+    eventually(lambda: "leading as" in second.log(), "the operator is back")
     eventually(lambda: not left(chats), "nothing is left of it")
     assert chats.get() is None
     assert second.metric("visionchat_operator_errors_total") == 0
@@ -189,7 +190,6 @@ def test_redis_away_and_back(
         assert len(chats.pods()) == 1
         other.start()
         eventually(lambda: chats.condition("LoadKnown") == ("True", "QueueAnswers"), "it is back")
-        node.faults.clear()
 
 
 # --- the head (played: see `played_node`) ---

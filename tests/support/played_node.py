@@ -9,6 +9,7 @@ take real jobs from the queue; otherwise they only report themselves.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from aiohttp.typedefs import Handler
 
 from support.control_plane import Api
 from support.played_replica import PlayedReplica
+from visionchat_serve.errors import Unavailable
 from visionchat_serve.messages import ReplicaReport
 from visionchat_serve.redis_broker import RedisBroker
 
@@ -181,7 +183,8 @@ class PlayedNode:
             running=int(name in self.busy),
             pod=name,
         )
-        await self._broker(chat).report(report, ttl=timedelta(seconds=self.report_seconds))
+        with contextlib.suppress(Unavailable):  # a replica tries again, too
+            await self._broker(chat).report(report, ttl=timedelta(seconds=self.report_seconds))
 
     async def _work(self, chat: str, name: str) -> None:
         if name not in self.replicas:
