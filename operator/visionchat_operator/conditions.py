@@ -33,6 +33,7 @@ class Situation:
     serving: int
     suspended: bool
     model: str
+    fetching: str  # how far the model's files are, for people
     head_ready: bool
     rolling: str | None
     fault: str | None  # why the queue's load is not known
@@ -65,7 +66,7 @@ def _why_none_serves(it: Situation) -> tuple[str, str]:
 
 def _progressing(it: Situation) -> Finding:
     if it.model == "Fetching":
-        return Finding("Progressing", True, "FetchingModel", "the model is fetched onto its claim")
+        return Finding("Progressing", True, "FetchingModel", _and("the model is fetched onto its claim", it.fetching))
     if it.rolling is not None:
         return Finding("Progressing", True, "Rolling", it.rolling)
     if it.serving != it.desired:
@@ -75,8 +76,8 @@ def _progressing(it: Situation) -> Finding:
 
 def _degraded(it: Situation, pinned: Finding) -> Finding:
     if it.model == "Failed":
-        message = "the Job that fetches the model failed; its pod's log says why; delete the Job to try again"
-        return Finding("Degraded", True, "ModelFailed", message)
+        message = "the Job that fetches the model failed; delete it to try again"
+        return Finding("Degraded", True, "ModelFailed", _and(message, it.fetching))
     if it.waiting_for_pins:
         return Finding("Degraded", True, pinned.reason, pinned.message)
     if it.stuck:
@@ -87,6 +88,10 @@ def _degraded(it: Situation, pinned: Finding) -> Finding:
     if it.fault is not None:
         return Finding("Degraded", True, "QueueUnreachable", "the number of replicas is held until Redis answers")
     return Finding("Degraded", False, "Healthy", "nothing is wrong")
+
+
+def _and(message: str, more: str) -> str:
+    return f"{message}; {more}" if more else message
 
 
 def _stuck(pods: Sequence[Worker]) -> str:

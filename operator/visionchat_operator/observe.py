@@ -81,6 +81,7 @@ class Observer:
             spec=spec,
             status=status,
             workers=workers,
+            fetchers=tuple(p for p in pods if p["metadata"].get("labels", {}).get(names.COMPONENT) == names.MODEL),
             children={ref: manifest for ref, manifest in children.items() if ref.kind != "Pod"},
             load=view.load if view else None,
             load_fault=fault,

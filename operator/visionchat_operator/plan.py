@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from visionchat_operator import children, conditions, names, pinning, rollout, scaling
+from visionchat_operator import children, conditions, model_files, names, pinning, rollout, scaling
 from visionchat_operator.api import GatewayKind, VisionChatSpec
 from visionchat_operator.children import Owner
 from visionchat_operator.environment import Defaults
@@ -127,7 +127,7 @@ class _Planner:
         )
         indices = (names.worker_index(self._seen.key, w.name) for w in self._seen.workers)
         used = frozenset(index for index in indices if index is not None)
-        if model not in ("Embedded", "Present"):  # the old ones go on until the new model is there
+        if model not in model_files.READY:  # the old ones go on until the new model is there
             return rollout.only_surplus(wanted, self._seen.workers, self._now)
         return rollout.next_steps(wanted, self._seen.workers, used, self._now)
 
@@ -141,7 +141,12 @@ class _Planner:
         job = children.model_job(self._owner, spec, self._settings.defaults)
         there = seen.children.get(Ref("Job", job["metadata"]["name"]))
         objects = [job] if spec.model.claim_name else [children.model_claim(self._owner, spec), job]
-        return _job_state(there), objects
+        return model_files.state(there), objects
+
+    def _fetching(self) -> str:
+        name = children.model_job_name(self._seen.key, self._spec)
+        pods = [p for p in self._seen.fetchers if p["metadata"]["labels"].get("job-name", name) == name]
+        return model_files.progress(self._seen.children.get(Ref("Job", name)), pods)
 
     def _children(self, waits: bool) -> list[Manifest]:
         """`waits`: old replicas answer still, so the gateway stays as it is until the new ones do."""
@@ -179,6 +184,7 @@ class _Planner:
             serving=len(serving),
             suspended=spec.suspend,
             model=model,
+            fetching=self._fetching(),
             head_ready=_available(seen.children.get(Ref("Deployment", names.head(seen.key)))),
             rolling=steps.rolling,
             fault=seen.load_fault if seen.load is None else None,
@@ -251,14 +257,6 @@ def _pinned(before: pinning.PinningState, decided: pinning.PinningDecision) -> l
 
 def _removals(steps: rollout.Steps) -> list[Removal]:
     return [Removal(Ref("Pod", worker.name), worker.uid) for worker in steps.delete]
-
-
-def _job_state(job: Manifest | None) -> str:
-    status = (job or {}).get("status", {})
-    if status.get("succeeded"):
-        return "Present"
-    failed = any(c["type"] == "Failed" and c["status"] == "True" for c in status.get("conditions", ()))
-    return "Failed" if failed else "Fetching"
 
 
 def _available(deployment: Manifest | None) -> bool:

@@ -69,10 +69,10 @@ def test_a_queue_that_is_to_go_waits_for_an_operator_that_is_away(
     assert first.stop() == 0
     chats.api.delete(f"{chats.path}/demo")
     assert (chats.get() or {})["metadata"]["deletionTimestamp"]
-    assert keys(redis, f"{chats.namespace}.demo")
+    assert keys(redis.url, f"{chats.namespace}.demo")
     start_operator()
     eventually(lambda: chats.get() is None, "it is gone")
-    assert keys(redis, f"{chats.namespace}.demo") == []
+    assert keys(redis.url, f"{chats.namespace}.demo") == []
     eventually(lambda: not left(chats), "and nothing is left of it")
 
 

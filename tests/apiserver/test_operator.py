@@ -14,6 +14,8 @@ from support.operator_process import OperatorProcess
 from support.played_node import PlayedNode
 from visionchat_serve.redis_server import EmbeddedRedis
 
+pytestmark = pytest.mark.usefixtures("quiet")
+
 EXAMPLES = sorted((Path(__file__).parents[2] / "manifests" / "examples").glob("*.yaml"))
 
 
@@ -60,23 +62,56 @@ def test_every_example_becomes_what_it_says(
 
 
 def test_the_model_is_fetched_before_replicas_start(operator: OperatorProcess, node: PlayedNode, chats: Chats) -> None:
-    chats.create(model={"id": "some/model"})
+    chats.create(model={"id": "some/model", "storageClassName": "fast", "claimSize": "7Gi"})
     eventually(lambda: chats.all_of("apis/batch/v1", "jobs"), "the Job is there")
-    (job,) = chats.all_of("apis/batch/v1", "jobs")
-    assert chats.pods() == []
-    now = "2026-01-01T00:00:00Z"
-    done = [{"type": kind, "status": "True", "lastTransitionTime": now} for kind in ("SuccessCriteriaMet", "Complete")]
-    status = {
-        "succeeded": 1,
-        "startTime": now,
-        "completionTime": now,
-        "conditions": done,
-        "uncountedTerminatedPods": {},
-    }
-    path = f"/apis/batch/v1/namespaces/{chats.namespace}/jobs/{job['metadata']['name']}/status"
-    chats.api.merge(path, {"status": status})
+    (job,), (claim,) = chats.all_of("apis/batch/v1", "jobs"), chats.all_of("api/v1", "persistentvolumeclaims")
+    assert claim["spec"]["storageClassName"] == "fast"
+    assert claim["spec"]["resources"]["requests"]["storage"] == "7Gi"
+    assert [pod["metadata"]["name"] for pod in chats.pods()] == []
+    attempt = fetcher(chats, job)
+    eventually(lambda: "attempt 1 starts" in message(chats, "Progressing"), "the status follows the Job's pod")
+    told = {"exitCode": 1, "message": "trace\nOSError: disk full\n", "reason": "Error"}
+    container = {"name": "fetch", "image": "x", "imageID": "", "ready": False, "restartCount": 0}
+    failed = {"phase": "Failed", "containerStatuses": [container | {"state": {"terminated": told}}]}
+    chats.api.merge(f"{attempt}/status", {"status": failed})
+    eventually(lambda: "failed: OSError: disk full" in message(chats, "Progressing"), "and says why it failed")
+    set_status(chats, job, failed=1, conditions=[over("FailureTarget"), over("Failed")])
+    eventually(lambda: chats.condition("Degraded") == ("True", "ModelFailed"), "the end is said")
+    assert "OSError: disk full" in message(chats, "Degraded")
+    assert chats.condition("Ready") == ("False", "ModelFailed")
+    path = f"/apis/batch/v1/namespaces/{chats.namespace}/jobs/{job['metadata']['name']}"
+    chats.api.delete(path, propagationPolicy="Background")
+    eventually(lambda: chats.condition("Progressing") == ("True", "FetchingModel"), "a deleted Job is tried again")
+    (again,) = chats.all_of("apis/batch/v1", "jobs")
+    set_status(chats, again, succeeded=1, conditions=[over("SuccessCriteriaMet"), over("Complete")])
     eventually(lambda: chats.ready(1), "a replica runs the model")
     assert chats.status()["model"] == "Present"
+
+
+WHEN = "2026-01-01T00:00:00Z"
+
+
+def over(kind: str) -> dict[str, Any]:
+    return {"type": kind, "status": "True", "lastTransitionTime": WHEN}
+
+
+def set_status(chats: Chats, job: dict[str, Any], **status: Any) -> None:
+    """No Job controller runs in this tier."""
+    end = {"completionTime": WHEN} if "succeeded" in status else {}
+    path = f"/apis/batch/v1/namespaces/{chats.namespace}/jobs/{job['metadata']['name']}/status"
+    chats.api.merge(path, {"status": {"startTime": WHEN, "uncountedTerminatedPods": {}, **end, **status}})
+
+
+def fetcher(chats: Chats, job: dict[str, Any]) -> str:
+    """A pod of the Job, as its controller would make it; its path."""
+    pods, template = f"/api/v1/namespaces/{chats.namespace}/pods", job["spec"]["template"]
+    labels = {**template["metadata"]["labels"], "job-name": job["metadata"]["name"]}
+    pod = {"metadata": {"name": f"{job['metadata']['name']}-1", "labels": labels}, "spec": template["spec"]}
+    return f"{pods}/{chats.api.create(pods, pod)['metadata']['name']}"
+
+
+def message(chats: Chats, kind: str) -> str:
+    return next((c["message"] for c in chats.status().get("conditions", ()) if c["type"] == kind), "")
 
 
 def test_a_burst_is_seen_within_five_seconds(
@@ -118,6 +153,39 @@ def test_scale_in_takes_the_idle_one_and_waits_for_the_job_in_hand(
     assert len(chats.all_of("api/v1", "pods")) == 2
     node.busy = set()
     eventually(lambda: chats.ready(1), "it ends after its job")
+
+
+def test_the_job_in_hand_is_answered_before_its_replica_goes(
+    operator: OperatorProcess, node: PlayedNode, chats: Chats, jobs: Jobs
+) -> None:
+    """Real replicas and real leases: one job in hand, one that waits; the idle replica goes, then the busy one."""
+    node.works = True
+    chats.create(scaling={"policy": "Manual"}, replicas=2)
+    eventually(lambda: chats.ready(2), "two replicas are ready")
+    (held,) = jobs.submit(1, "one !hold two")
+    eventually(lambda: busy(node), "a replica has it in hand")
+    (taken,) = busy(node)
+    time.sleep(2.5)  # so that it has reported it
+    chats.change(replicas=1)
+    eventually(lambda: chats.ready(1), "the other one has gone")
+    assert [pod["metadata"]["name"] for pod in chats.pods()] == [taken]
+    (waiting,) = jobs.submit(1, "three")
+    chats.change(replicas=0)
+    eventually(lambda: chats.status()["replicas"]["desired"] == 0 and not chats.pods(), "it is told to go")
+    time.sleep(1)  # it would have gone by now
+    assert [pod["metadata"]["name"] for pod in chats.all_of("api/v1", "pods")] == [taken]
+    assert chats.status()["queue"]["depth"] == 2
+    node.replicas[taken].engine.release.set()
+    assert jobs.answer(held) == "one !hold two"
+    eventually(lambda: chats.ready(0), "it ends after its job")
+    eventually(lambda: chats.status()["queue"]["depth"] == 1, "what waited still waits")
+    chats.change(replicas=1)
+    assert jobs.answer(waiting) == "three"
+
+
+def busy(node: PlayedNode) -> list[str]:
+    """Pods whose replica has a job in hand."""
+    return [pod for pod, replica in node.replicas.items() if replica.engine.has_work]
 
 
 def test_drift_is_put_back_and_foreign_fields_are_left_alone(
@@ -209,14 +277,14 @@ def test_a_finalizer_only_where_there_is_something_to_clean(
     chats.change(queue={"deleteWithResource": True})
     eventually(lambda: (chats.get() or {})["metadata"].get("finalizers"), "the finalizer is there")
     jobs.submit(2)
-    assert keys(redis, f"{chats.namespace}.demo")
+    assert keys(redis.url, f"{chats.namespace}.demo")
     node.busy = {"demo-worker-0"}
     chats.api.delete(f"{chats.path}/demo")
     eventually(lambda: all("deletionTimestamp" in p["metadata"] for p in chats.all_of("api/v1", "pods")), "it drains")
     assert chats.get() is not None
     node.busy = set()
     eventually(lambda: chats.get() is None, "it is gone when the job in hand has ended")
-    assert keys(redis, f"{chats.namespace}.demo") == []
+    assert keys(redis.url, f"{chats.namespace}.demo") == []
 
 
 def test_one_line_of_log_and_one_event_for_each_decision(

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -130,10 +130,17 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedRedis]:
 
 @pytest.fixture
 def node(api: Api, namespace: str, redis: EmbeddedRedis) -> Iterator[PlayedNode]:
-    played = PlayedNode(api, namespace, redis.url)
-    played.start()
-    yield played
-    played.stop()
+    with playing(PlayedNode(api, namespace, redis.url)) as played:
+        yield played
+
+
+@contextmanager
+def playing(node: PlayedNode) -> Iterator[PlayedNode]:
+    node.start()
+    try:
+        yield node
+    finally:
+        node.stop()
 
 
 Start = Callable[..., OperatorProcess]
@@ -274,9 +281,9 @@ def jobs(redis: EmbeddedRedis, namespace: str) -> Jobs:
     return Jobs(redis.url, f"{namespace}.demo")
 
 
-def keys(redis: EmbeddedRedis, queue: str) -> list[bytes]:
+def keys(url: str, queue: str) -> list[bytes]:
     """What the queue has in Redis."""
-    with Redis.from_url(redis.url) as connection:
+    with Redis.from_url(url) as connection:
         found: list[bytes] = list(connection.scan_iter(match=f"visionchat:{{{queue}}}*"))
         return found
 
@@ -316,13 +323,16 @@ def quiet(
     plane: ControlPlane, operators_rights: Path, redis: EmbeddedRedis, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Quiet]:
     """Begins with the first test that wants it, so that the others' time is quiet time too."""
-    with new_namespace(plane.api) as namespace:
-        node = PlayedNode(plane.api, namespace, redis.url, turn_seconds=1, report_seconds=15)
-        node.start()
+    with ExitStack() as stack:
+        namespace = stack.enter_context(new_namespace(plane.api))
+        node = stack.enter_context(
+            playing(PlayedNode(plane.api, namespace, redis.url, turn_seconds=1, report_seconds=15))
+        )
         log = tmp_path_factory.mktemp("quiet") / "operator.log"
         flags = ["--redis-url", redis.url, "--head-url", node.head_url, "--lease-namespace", namespace]
         operator = OperatorProcess(operators_rights, namespace, log, flags)
         operator.start()
+        stack.callback(operator.stop)
         chats = Chats(plane.api, namespace)
         chats.create()
         eventually(lambda: chats.ready(1) and chats.condition("Progressing")[0] == "False", "everything is settled")
@@ -330,8 +340,6 @@ def quiet(
         quiet = Quiet(plane, chats, operator)
         quiet.begin()
         yield quiet
-        operator.stop()
-        node.stop()
 
 
 def eventually(holds: Callable[[], Any], what: str, seconds: float = 30) -> None:

