@@ -81,7 +81,8 @@ def test_the_model_is_fetched_before_replicas_start(operator: OperatorProcess, n
     assert chats.condition("Ready") == ("False", "ModelFailed")
     path = f"/apis/batch/v1/namespaces/{chats.namespace}/jobs/{job['metadata']['name']}"
     chats.api.delete(path, propagationPolicy="Background")
-    eventually(lambda: chats.condition("Progressing") == ("True", "FetchingModel"), "a deleted Job is tried again")
+    eventually(lambda: chats.all_of("apis/batch/v1", "jobs"), "a deleted Job is tried again")
+    eventually(lambda: chats.condition("Progressing") == ("True", "FetchingModel"), "and the status says so")
     (again,) = chats.all_of("apis/batch/v1", "jobs")
     set_status(chats, again, succeeded=1, conditions=[over("SuccessCriteriaMet"), over("Complete")])
     eventually(lambda: chats.ready(1), "a replica runs the model")
