@@ -107,6 +107,7 @@ def _load(settings: Settings, threads: int) -> Any:
         dtype=settings.dtype,
         threads=threads,
         max_context=settings.max_context,
+        keep_bytes=settings.picture_cache_bytes,
     )
     log.info("threads: %s", cpu.assert_threads(threads))
     return engine

@@ -14,6 +14,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 
+from visionchat_serve.affinity import affinity
 from visionchat_serve.config import Settings
 from visionchat_serve.errors import ContextTooLong, ImageError, InvalidRequest, NotFound, VisionChatError
 from visionchat_serve.image_address import is_http
@@ -38,7 +39,7 @@ BYTES_PER_TOKEN = 4  # of text
 FRAME_TOKENS = 5  # around each message
 
 
-def parse(body: bytes, settings: Settings, form: type[Request]) -> tuple[Request, dict[str, str]]:
+def parse(body: bytes | bytearray, settings: Settings, form: type[Request]) -> tuple[Request, dict[str, str]]:
     """The request as it was asked, and the http(s) URLs of its pictures by their places in the body.
 
     What can be said without the pictures is said here, so that nothing is fetched for a request that is refused.
@@ -65,9 +66,9 @@ def _check_length(request: ChatCompletionRequest, max_context: int) -> None:
 
 
 def read_request(
-    request: ChatCompletionRequest, settings: Settings, fetched: Mapping[str, bytes]
+    request: ChatCompletionRequest, settings: Settings, fetched: Mapping[str, bytes], owner: str = ""
 ) -> tuple[ChatJob, tuple[bytes, ...]]:
-    """The job, and the job's pictures as PNG or JPEG. `fetched` are those that came by URL."""
+    """The owner's job, and its pictures as PNG or JPEG. `fetched` are those that came by URL."""
     limits = image_limits(settings)
     pictures = [_picture(image, place, fetched, limits) for place, image in _places(request)]
     images = tuple(picture.data for picture in pictures)
@@ -82,7 +83,9 @@ def read_request(
         image_count=len(images),
         created_at=now,
         deadline_at=now + settings.request_timeout_seconds,
+        owner=owner,
         timeout=settings.answer_timeout_seconds,
+        affinity=affinity(owner, images),
         prompt_tokens=about_tokens(messages, [(picture.width, picture.height) for picture in pictures]),
     )
     return job, images

@@ -74,7 +74,8 @@ class ChatJob:
 
     `owner` is whose it is: one's jobs are invisible to others. `timeout` is the seconds that an attempt may take,
     within the deadline. Jobs with the same `affinity`, not "", are best answered by the same replica. `prompt_tokens`
-    is an estimate, pictures included, by which the queue tells how long it will take.
+    is an estimate, pictures included, by which the queue tells how long it will take. Whoever shows the `ticket`, not
+    "", may follow the job's events without the owner's key.
     """
 
     id: str
@@ -91,6 +92,7 @@ class ChatJob:
     timeout: float | None = None
     affinity: str = ""
     prompt_tokens: int = 0
+    ticket: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +123,17 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts in OpenAI's sense; `image_tokens` is the part of `prompt_tokens` that pictures took."""
+    """Token counts in OpenAI's sense; `image_tokens` is the part of `prompt_tokens` that pictures took.
+
+    `cached_tokens` did not have to be read again, and `cached_images` are the pictures that did not have to be encoded
+    again, because the engine knew them from earlier requests.
+    """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     image_tokens: int = 0
+    cached_tokens: int = 0
+    cached_images: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +252,8 @@ class ReplicaReport:
     """What a ready replica says of itself every few seconds; it vanishes soon after the replica does.
 
     `cpus` are the logical CPUs it may really run on, `threads` what its engine uses, `running` the jobs that it
-    works on; `pod` is where it runs, if in a cluster.
+    works on; `pod` is where it runs, if in a cluster. Since it was loaded it had to encode `picture_misses` pictures,
+    and knew `picture_hits` pictures and `cached_tokens` tokens of prompts from earlier requests.
     """
 
     replica: str
@@ -259,6 +268,9 @@ class ReplicaReport:
     loaded_at: float
     running: int = 0
     pod: str = ""
+    picture_hits: int = 0
+    picture_misses: int = 0
+    cached_tokens: int = 0
 
 
 _adapters: dict[Any, TypeAdapter[Any]] = {}  # making one is slow, using it is quick

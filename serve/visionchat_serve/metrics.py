@@ -5,10 +5,14 @@ One registry per gateway process, so that tests and several apps in one process 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
 from visionchat_serve.exchange import Exchange
-from visionchat_serve.messages import QueueLoad
+from visionchat_serve.messages import QueueLoad, ReplicaReport
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _FIRST_TOKEN = (0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 16, 30, 60, 120, 300)
@@ -49,6 +53,8 @@ class Metrics:
             "visionchat_queue_seconds", "About how long the replicas will work on these jobs", registry=self._registry
         )
         self._replicas = Gauge("visionchat_replicas_ready", "Replicas that report themselves", registry=self._registry)
+        self._reported = _Reported()
+        self._registry.register(self._reported)
 
     def observe(self, exchange: Exchange) -> None:
         """An answer came to its good end."""
@@ -63,10 +69,28 @@ class Metrics:
             decoding = exchange.last_text_at - exchange.first_text_at
             self._per_token.observe(decoding / (usage.completion_tokens - 1))
 
-    def page(self, load: QueueLoad, replicas: int) -> bytes:
+    def page(self, load: QueueLoad, reports: Sequence[ReplicaReport]) -> bytes:
         """The page in Prometheus' text form."""
         for state in ("waiting", "leased", "delayed"):
             self._depth.labels(state).set(getattr(load, state))
         self._seconds.set(load.seconds)
-        self._replicas.set(replicas)
+        self._replicas.set(len(reports))
+        self._reported.reports = reports
         return generate_latest(self._registry)
+
+
+class _Reported(Collector):
+    """What replicas count themselves; the same at every gateway."""
+
+    reports: Sequence[ReplicaReport] = ()
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        for field, name, help in (
+            ("picture_hits", "visionchat_picture_cache_hits", "Pictures that the replica knew from earlier requests"),
+            ("picture_misses", "visionchat_picture_cache_misses", "Pictures that the replica had to encode"),
+            ("cached_tokens", "visionchat_cached_prompt_tokens", "Prompt tokens known to the replica, not read again"),
+        ):
+            family = CounterMetricFamily(name, help, labels=["replica"])
+            for report in self.reports:
+                family.add_metric([report.replica], getattr(report, field))
+            yield family

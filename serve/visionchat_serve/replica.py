@@ -58,7 +58,8 @@ class _Running:
         job = self.claim.job
         for choice, request_id in enumerate(self.request_ids):
             seed = None if job.sampling.seed is None else job.sampling.seed + choice
-            yield EngineRequest(request_id, job.messages, self.claim.images, replace(job.sampling, seed=seed, n=1))
+            sampling = replace(job.sampling, seed=seed, n=1)
+            yield EngineRequest(request_id, job.messages, self.claim.images, sampling, job.owner)
 
     def take(self, output: EngineOutput) -> None:
         """Note what the engine said; the delivery reads the outbox."""
@@ -268,6 +269,7 @@ class Replica:
 
     async def _end(self, running: _Running, told: Finish | None) -> None:
         self._forget(running)
+        self._report = _counted(self._report, running)
         if told is not None:
             await self._until_queue_answers(self._broker.finish, running.claim, told)
 
@@ -345,6 +347,19 @@ def _pieces(outputs: Sequence[EngineOutput]) -> Iterator[tuple[int, str, tuple[T
         logprobs = tuple(token for output in own for token in output.logprobs)
         if text or logprobs:
             yield int(request_id.rpartition("#")[2]), text, logprobs
+
+
+def _counted(report: ReplicaReport, running: _Running) -> ReplicaReport:
+    """With what the engine knew already of this job, if it got as far as reading it."""
+    usage = running.usage
+    if not usage.prompt_tokens:
+        return report
+    return replace(
+        report,
+        picture_hits=report.picture_hits + usage.cached_images,
+        picture_misses=report.picture_misses + running.claim.job.image_count - usage.cached_images,
+        cached_tokens=report.cached_tokens + usage.cached_tokens,
+    )
 
 
 def _report_of(engine: Engine, name: str, cpus: tuple[int, ...], pod: str) -> ReplicaReport:

@@ -75,13 +75,15 @@ def _theirs(engine: Any, max_tokens: int) -> dict[str, float]:
     """`generate` for one token and for all of them; the difference is what the later ones cost."""
     import torch
 
-    engine.add(_request(max_tokens))
+    request = _request(max_tokens)
+    engine.add(request)
     run = engine._runs["bench"]
+    pixels, grid = engine._vision.prepare(request.images)
     inputs = {
         "input_ids": run.ids[None],
         "attention_mask": torch.ones_like(run.ids)[None],
-        "pixel_values": run.pixels,
-        "image_grid_thw": run.grid,
+        "pixel_values": pixels,
+        "image_grid_thw": grid,
         "mm_token_type_ids": (run.ids == engine._prompt.image_id).int()[None],
     }
     engine.abort("bench")

@@ -53,8 +53,8 @@ class Model:
         return {
             "input_ids": run.ids[None],
             "attention_mask": torch.ones_like(run.ids)[None],
-            "pixel_values": run.pixels,
-            "image_grid_thw": run.grid,
+            "pixel_values": torch.cat([picture.pixels for picture in run.pictures]),
+            "image_grid_thw": torch.cat([picture.grid for picture in run.pictures]),
             "mm_token_type_ids": (run.ids == self.engine._prompt.image_id).int()[None],
         }
 

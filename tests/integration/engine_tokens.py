@@ -20,9 +20,10 @@ def our_tokens(engine: TorchEngine, request: EngineRequest) -> tuple[list[int], 
     engine.add(request)
     run = engine._runs[request.id]
     inputs: dict[str, Any] = {"input_ids": run.ids[None], "attention_mask": torch.ones_like(run.ids)[None]}
-    if run.pixels is not None:
+    if request.images:
         kinds = (run.ids == engine._prompt.image_id).int()[None]
-        inputs |= {"pixel_values": run.pixels, "image_grid_thw": run.grid, "mm_token_type_ids": kinds}
+        pixels, grid = engine._vision.prepare(request.images)
+        inputs |= {"pixel_values": pixels, "image_grid_thw": grid, "mm_token_type_ids": kinds}
     tokens = []
     while engine.has_work:
         engine.step()

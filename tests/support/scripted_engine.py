@@ -18,7 +18,8 @@ class ScriptedEngine:
     """Answers with the words of the last message, one a step. A word of its own kind does something:
 
     `!hold` waits until `release` is set, `!crash` raises in step, `!seed` is said as the request's seed, and a message
-    over 100 words does not fit. Each word is one token, as likely as its length says.
+    over 100 words does not fit. Each word is one token, as likely as its length says; a picture is one, too, and known
+    from the second time on.
     """
 
     def __init__(self, max_running: int = 1) -> None:
@@ -27,6 +28,7 @@ class ScriptedEngine:
         self.release = threading.Event()
         self.warm = False
         self.closed = False
+        self.forgot = 0
         self.aborted: list[str] = []
         self.seen: list[EngineRequest] = []
         self._left: dict[str, list[str]] = {}
@@ -44,10 +46,12 @@ class ScriptedEngine:
         words = " ".join(p.text for p in request.messages[-1].parts if isinstance(p, TextPart)).split()
         if len(words) > 100:
             raise ContextTooLong(f"{len(words)} words do not fit into 100", param="messages")
+        known = {image for before in self.seen for image in before.images}
+        cached = sum(image in known for image in request.images)
         self.seen.append(request)
         self._left[request.id] = words
         self._sampling[request.id] = request.sampling
-        self._usage[request.id] = Usage(prompt_tokens=len(words), image_tokens=len(request.images))
+        self._usage[request.id] = Usage(len(words), 0, len(request.images), cached_tokens=cached, cached_images=cached)
 
     def step(self) -> list[EngineOutput]:
         return [self._one(request_id) for request_id in list(self._left)]
@@ -72,6 +76,9 @@ class ScriptedEngine:
     def abort(self, request_id: str) -> None:
         self.aborted.append(request_id)
         self._left.pop(request_id, None)
+
+    def forget(self) -> None:
+        self.forgot += 1
 
     def close(self) -> None:
         self.closed = True

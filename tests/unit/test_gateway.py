@@ -18,6 +18,8 @@ from PIL import Image
 from support import asgi
 from support.scripted_engine import ScriptedEngine, loader
 from support.waiting import wait_until
+from visionchat_serve import replica
+from visionchat_serve.affinity import affinity
 from visionchat_serve.api_keys import new_key
 from visionchat_serve.broker import BrokerPolicy
 from visionchat_serve.config import Settings
@@ -269,6 +271,39 @@ async def test_health_readiness_models_and_metrics(house: House) -> None:
     page = (await house.http.get("/metrics")).text
     for line in ('visionchat_requests_total{outcome="ok"} 1.0', 'visionchat_queue_depth{state="waiting"} 0.0'):
         assert line in page
+
+
+@pytest.fixture
+def quick_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica, "REPORT", timedelta(milliseconds=50))
+
+
+@pytest.mark.usefixtures("quick_reports")
+async def test_a_known_picture_is_told_and_counted(house: House) -> None:
+    questions = [chat("one", picture()), chat("two", picture(), picture(65)), chat("three", picture(66))]
+    usages = [(await house.post(question)).json()["usage"] for question in questions]
+    assert [usage["prompt_tokens_details"]["cached_tokens"] for usage in usages] == [0, 1, 0]
+
+    async def counted() -> bool:
+        page = (await house.http.get("/metrics")).text
+        return all(
+            f'visionchat_{name}_total{{replica="r1"}} {count}.0' in page
+            for name, count in (("picture_cache_hits", 1), ("picture_cache_misses", 3), ("cached_prompt_tokens", 1))
+        )
+
+    await wait_until(counted, "the replica reports it")
+
+
+async def test_questions_about_one_picture_go_together(house: House) -> None:
+    """To the replica that has it in memory; without a picture anywhere."""
+    for question in (chat("1", picture()), chat("2", picture(), picture(65)), chat("3", picture(65)), chat("4")):
+        await house.post(question)
+    jobs = [entry.job for entry in house.broker._jobs.known.values()]
+    assert jobs[0].affinity == jobs[1].affinity != ""
+    assert jobs[2].affinity not in ("", jobs[0].affinity)
+    assert jobs[3].affinity == ""
+    [image] = house.engine.seen[0].images
+    assert affinity("ana", [image]) not in (affinity("bob", [image]), affinity("", [image]))
 
 
 async def test_not_ready_without_a_queue_or_a_replica(house: House, monkeypatch: pytest.MonkeyPatch) -> None:

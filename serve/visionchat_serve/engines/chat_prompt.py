@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from visionchat_serve.engines.prompt_parts import Marks
 from visionchat_serve.messages import ImagePart, Message
 
 IMAGE_PAD = "<|image_pad|>"
@@ -23,6 +24,8 @@ class ChatPrompt:
         special = sorted(tokenizer.added_tokens_encoder, key=len, reverse=True)
         self._special = re.compile("|".join(re.escape(token) for token in special))
         self.image_id: int = tokenizer.convert_tokens_to_ids(IMAGE_PAD)
+        question, answer = (tuple(tokenizer.encode(f"<|im_start|>{role}\n")) for role in ("user", "assistant"))
+        self.marks = Marks(self.image_id, question, answer)
 
     def ids(self, messages: Sequence[Message], image_tokens: Sequence[int]) -> list[int]:
         """Token ids, `image_tokens[i]` image placeholders for the picture with index i."""

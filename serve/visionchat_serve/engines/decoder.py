@@ -21,6 +21,16 @@ class KVCache:
         self.keys = torch.empty(shape, dtype=dtype)
         self.values = torch.empty(shape, dtype=dtype)
 
+    def copy(self, start: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of the tokens from `start` to before `end`."""
+        return self.keys[:, :, start:end].clone(), self.values[:, :, start:end].clone()
+
+    def write(self, start: int, copied: tuple[torch.Tensor, torch.Tensor]) -> None:
+        """Put back what `copy` gave."""
+        keys, values = copied
+        end = start + keys.shape[2]
+        self.keys[:, :, start:end], self.values[:, :, start:end] = keys, values
+
 
 class Decoder:
     """Wraps `model`, a transformers Qwen3VLForConditionalGeneration."""
@@ -61,15 +71,21 @@ class Decoder:
         visual: torch.Tensor | None = None,
         deepstack: Sequence[torch.Tensor] = (),
     ) -> torch.Tensor:
-        """Logits (vocabulary,) after the last of `hidden` (tokens, hidden), which go to `cache` from `start` on.
+        """(tokens, hidden) -> the same after the last layer; keys and values go to `cache` from `start` on.
 
-        `visual` marks the picture positions (bool, tokens); `deepstack[i]` is added to them after layer i.
+        What stands in `cache` before `start` is what these tokens follow. `visual` marks the picture positions (bool,
+        tokens); `deepstack[i]` is added to them after layer i.
         """
+        mask = _mask(hidden.shape[0], start)
         for number, weights in enumerate(self._weights):
-            hidden = hidden + self._attend(hidden, weights, rotary, cache, number, start)
+            hidden = hidden + self._attend(hidden, weights, rotary, cache, number, start, mask)
             hidden = hidden + self._mlp(hidden, weights)
             if visual is not None and number < len(deepstack):
                 hidden[visual] = hidden[visual] + deepstack[number].to(hidden.dtype)
+        return hidden
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """(vocabulary,) for the token after the last of `hidden` (tokens, hidden)."""
         return F.linear(self._rms(hidden[-1:], self._norm), self._head)[0]
 
     def _attend(
@@ -80,6 +96,7 @@ class Decoder:
         cache: KVCache,
         layer: int,
         start: int,
+        mask: torch.Tensor | None,
     ) -> torch.Tensor:
         count = hidden.shape[0]
         end = start + count
@@ -89,7 +106,7 @@ class Decoder:
         v = F.linear(normed, w["v"]).view(count, self.kv_heads, self.head_dim).transpose(0, 1)
         cache.keys[layer, :, start:end] = _rotated(k, rotary)
         cache.values[layer, :, start:end] = v
-        attended = _attention(_rotated(q, rotary), cache.keys[layer, :, :end], cache.values[layer, :, :end])
+        attended = _attention(_rotated(q, rotary), cache.keys[layer, :, :end], cache.values[layer, :, :end], mask)
         return F.linear(attended.transpose(0, 1).reshape(count, -1), w["o"])
 
     def _mlp(self, hidden: torch.Tensor, w: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -119,12 +136,25 @@ def _weights_of(layer: Any) -> dict[str, torch.Tensor]:
     }
 
 
-def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+def _mask(count: int, start: int) -> torch.Tensor | None:
+    """Who may look at whom (count, start + count), for `count` tokens behind `start` others. None where the kernel
+    knows by itself: a beginning, and a single token."""
+    if start == 0 or count == 1:
+        return None
+    return torch.ones(count, start + count, dtype=torch.bool).tril(start)
+
+
+def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
     """Causal attention: q (heads, tokens, head dim), k and v (kv heads, tokens so far, head dim), result like q."""
     heads, count, width = q.shape
     if count > 1 or q.dtype is not torch.float32:
         attended = F.scaled_dot_product_attention(
-            q[None], k[None], v[None], is_causal=count > 1, enable_gqa=heads != k.shape[0]
+            q[None],
+            k[None],
+            v[None],
+            attn_mask=mask,
+            is_causal=count > 1 and mask is None,
+            enable_gqa=heads != k.shape[0],
         )
         return attended[0]
     # One token: the fused kernel would open a parallel region to wait for, for microseconds of work. (In half

@@ -17,12 +17,13 @@ from visionchat_serve.messages import FinishReason, Message, SamplingParams, Tok
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
     """A chat to answer once (`sampling.n` is the replica's affair). `images` are normalised PNG or JPEG bytes, as
-    `ImagePart.index` counts them."""
+    `ImagePart.index` counts them. What an engine keeps of a request serves only others of the same `owner`."""
 
     id: str
     messages: tuple[Message, ...]
     images: tuple[bytes, ...]
     sampling: SamplingParams
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,9 @@ class Engine(Protocol):
 
     def abort(self, request_id: str) -> None:
         """Forget a request; unknown ids are ignored. No further output for it."""
+
+    def forget(self) -> None:
+        """Give back the memory of what was kept of earlier requests."""
 
     def close(self) -> None:
         """Free the model's memory."""

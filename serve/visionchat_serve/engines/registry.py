@@ -24,11 +24,14 @@ def check_checkpoint(model: str) -> None:
     check_folder(model_folder(model))
 
 
-def load_engine(name: str, model: str, *, dtype: str, threads: int, max_context: int) -> Engine:
-    """A loaded engine, not yet warm. Raises `ConfigError`."""
+def load_engine(name: str, model: str, *, dtype: str, threads: int, max_context: int, keep_bytes: int = 0) -> Engine:
+    """A loaded engine, not yet warm; it keeps up to `keep_bytes` of what it computed for earlier requests. Raises
+    `ConfigError`."""
     check_checkpoint(model)
     if name == "torch":
         from visionchat_serve.engines.torch_engine import TorchEngine
 
-        return TorchEngine(model_folder(model), dtype=dtype, threads=threads, max_context=max_context)
+        return TorchEngine(
+            model_folder(model), dtype=dtype, threads=threads, max_context=max_context, keep_bytes=keep_bytes
+        )
     raise ConfigError(f"there is no engine {name!r}; use torch")

@@ -8,24 +8,27 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
-from torch import nn
 
 from visionchat_serve.engines.chat_prompt import ChatPrompt
-from visionchat_serve.engines.decoder import Decoder, KVCache
+from visionchat_serve.engines.decoder import Decoder
 from visionchat_serve.engines.grammar import Grammar, Grammars
+from visionchat_serve.engines.least_recently_used import LeastRecentlyUsed
 from visionchat_serve.engines.logprobs import Logprobs
+from visionchat_serve.engines.prompt_parts import Part, parts_of
 from visionchat_serve.engines.protocol import EngineInfo, EngineOutput, EngineRequest
+from visionchat_serve.engines.read_prompts import ReadPrompts
 from visionchat_serve.engines.sampling import ModelDefaults, Sampler
 from visionchat_serve.engines.scheduler import Decode, Prefill, Scheduler
 from visionchat_serve.engines.text_stream import TextStream
-from visionchat_serve.errors import ContextTooLong, ImageUnreadable, InvalidRequest
+from visionchat_serve.engines.vision import Picture, Vision
+from visionchat_serve.errors import ContextTooLong, InvalidRequest
 from visionchat_serve.messages import FinishReason, ImagePart, Message, SamplingParams, TextPart, TokenLogprob, Usage
 
 
@@ -35,8 +38,8 @@ class _Run:
 
     request: EngineRequest
     ids: torch.Tensor  # (prompt tokens,)
-    pixels: torch.Tensor | None  # (patches, patch values)
-    grid: torch.Tensor | None  # (pictures, 3): time, height, width in patches
+    pictures: list[Picture]
+    parts: list[Part]
     sampler: Sampler
     stream: TextStream
     grammar: Grammar | None
@@ -52,17 +55,22 @@ class TorchEngine:
 
     max_running = 1
 
-    def __init__(self, path: Path, *, dtype: str = "auto", threads: int = 1, max_context: int = 4096) -> None:
+    def __init__(
+        self, path: Path, *, dtype: str = "auto", threads: int = 1, max_context: int = 4096, keep_bytes: int = 0
+    ) -> None:
+        """`keep_bytes`: memory for what earlier requests had the engine compute, to be used again; 0: none."""
         from visionchat_serve.engines.checkpoint import load_checkpoint, revision_of
 
         torch.set_num_threads(threads)
         loaded = load_checkpoint(path, dtype)
-        self._model, self._tokenizer, self._images = loaded.model, loaded.tokenizer, loaded.image_processor
-        self._model.model.visual.patch_embed = LinearPatchEmbed(self._model.model.visual.patch_embed)
+        self._model, self._tokenizer = loaded.model, loaded.tokenizer
+        self._kept: LeastRecentlyUsed[Any] = LeastRecentlyUsed(keep_bytes)
+        self._vision = Vision(self._model, loaded.image_processor, self._kept)
         self._prompt = ChatPrompt(self._tokenizer)
         self._decoder = Decoder(self._model)
         limit = min(max_context, self._model.config.text_config.max_position_embeddings)
-        self._cache: KVCache = self._decoder.new_cache(limit)
+        self._cache = self._decoder.new_cache(limit)
+        self._read = ReadPrompts(self._cache, self._kept)
         self._defaults = ModelDefaults.of(self._model.generation_config)
         eos = self._model.generation_config.eos_token_id
         self._eos = frozenset([eos] if isinstance(eos, int) else eos)
@@ -85,11 +93,11 @@ class TorchEngine:
         self.add(EngineRequest("warm-up", (message,), (picture.getvalue(),), SamplingParams(max_tokens=4)))
         while self.has_work:
             self.step()
+        self.forget()
 
     def add(self, request: EngineRequest) -> None:
-        pixels, grid = self._pictures(request.images)
-        merge = self._model.config.vision_config.spatial_merge_size**2
-        image_tokens = [] if grid is None else [int(one.prod()) // merge for one in grid]
+        pictures = [self._vision.look(image, request.owner) for image in request.images]
+        image_tokens = [picture.count for picture in pictures]
         ids = self._prompt.ids(request.messages, image_tokens)
         room = self.info.max_context - len(ids)
         if room < 1:
@@ -103,8 +111,8 @@ class TorchEngine:
         self._runs[request.id] = _Run(
             request=request,
             ids=tensor,
-            pixels=pixels,
-            grid=grid,
+            pictures=pictures,
+            parts=parts_of(ids, [picture.digest for picture in pictures], self._prompt.marks, request.owner),
             sampler=Sampler(request.sampling, self._defaults, tensor, grammar),
             stream=TextStream(self._decode_text, request.sampling.stop),
             grammar=grammar,
@@ -127,38 +135,60 @@ class TorchEngine:
             return [self._advance(run, self._decode(run)) for run in map(self._runs.__getitem__, plan.request_ids)]
         return []
 
+    def forget(self) -> None:
+        self._read.forget()
+
     def close(self) -> None:
         self._runs.clear()
-        del self._model, self._decoder, self._cache
+        self.forget()
+        del self._model, self._vision, self._decoder, self._cache, self._read
 
     # --- the model ---
 
     def _prefill(self, run: _Run) -> torch.Tensor:
-        hidden = self._decoder.embed(run.ids)
-        visual, deepstack = None, []
-        if run.pixels is not None:
-            features = self._model.model.visual(run.pixels.to(hidden.dtype), grid_thw=run.grid, return_dict=True)
-            visual = run.ids == self._prompt.image_id
-            hidden = hidden.masked_scatter(visual[:, None], features.pooler_output.to(hidden.dtype))
-            deepstack = features.deepstack_features
+        """Read what is not known of the prompt, part by part."""
         positions = self._positions(run)
-        logits = self._decoder.forward(hidden, self._decoder.rotary(positions), self._cache, 0, visual, deepstack)
+        known = self._read.restore(run.parts)
+        encoded = 0
+        for part in run.parts[known:]:
+            encoded += sum(run.pictures[number].features is None for number in part.pictures)
+            hidden = self._read_part(run, part, positions[:, part.start : part.end])
+        if known < len(run.parts):
+            self._read.end(run.parts, self._decoder.logits(hidden))
+        run.usage = replace(
+            run.usage,
+            cached_tokens=run.parts[known - 1].end if known else 0,
+            cached_images=len(run.pictures) - encoded,
+        )
         run.length, run.next_position = len(run.ids), int(positions.max()) + 1
-        run.pixels = run.grid = None
-        return logits
+        run.pictures = []
+        return self._read.logits
+
+    def _read_part(self, run: _Run, part: Part, positions: torch.Tensor) -> torch.Tensor:
+        ids = run.ids[part.start : part.end]
+        hidden = self._decoder.embed(ids)
+        rotary = self._decoder.rotary(positions)
+        if not part.pictures:
+            return self._decoder.forward(hidden, rotary, self._cache, part.start)
+        features = [self._vision.features(run.pictures[number]) for number in part.pictures]
+        visual = ids == self._prompt.image_id
+        hidden = hidden.masked_scatter(visual[:, None], torch.cat([one.tokens for one in features]).to(hidden.dtype))
+        deepstack = [torch.cat(layer) for layer in zip(*(one.deepstack for one in features), strict=True)]
+        return self._decoder.forward(hidden, rotary, self._cache, part.start, visual, deepstack)
 
     def _positions(self, run: _Run) -> torch.Tensor:
         """M-RoPE positions (3, tokens) of the prompt."""
         kinds = (run.ids == self._prompt.image_id).int()
-        positions: torch.Tensor = self._model.model.get_rope_index(run.ids[None], kinds[None], run.grid)[0]
+        grid = torch.cat([picture.grid for picture in run.pictures]) if run.pictures else None
+        positions: torch.Tensor = self._model.model.get_rope_index(run.ids[None], kinds[None], grid)[0]
         return positions[:, 0]
 
     def _decode(self, run: _Run) -> torch.Tensor:
         position = torch.full((3, 1), run.next_position)
         hidden = self._decoder.embed(torch.tensor([run.last]))
-        logits = self._decoder.forward(hidden, self._decoder.rotary(position), self._cache, run.length)
+        hidden = self._decoder.forward(hidden, self._decoder.rotary(position), self._cache, run.length)
         run.length, run.next_position = run.length + 1, run.next_position + 1
-        return logits
+        return self._decoder.logits(hidden)
 
     # --- tokens to outputs ---
 
@@ -166,7 +196,7 @@ class TorchEngine:
         """Choose the next token and say what it means for the request."""
         token = run.last = run.sampler.choose(logits)
         written = run.usage.completion_tokens + 1
-        run.usage = Usage(run.usage.prompt_tokens, written, run.usage.image_tokens)
+        run.usage = replace(run.usage, completion_tokens=written)
         finish: FinishReason | None = None
         logprobs: tuple[TokenLogprob, ...] = ()
         if run.grammar is not None and (failure := run.grammar.failure):
@@ -193,28 +223,3 @@ class TorchEngine:
     def _decode_text(self, ids: Sequence[int]) -> str:
         text: str = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return text
-
-    def _pictures(self, images: Sequence[bytes]) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        if not images:
-            return None, None
-        try:
-            pictures = [Image.open(io.BytesIO(data)).convert("RGB") for data in images]
-        except (OSError, ValueError, SyntaxError) as error:
-            raise ImageUnreadable("a picture was damaged on its way to the model; send it again") from error
-        prepared: Any = self._images(images=pictures, return_tensors="pt")
-        return prepared["pixel_values"], prepared["image_grid_thw"]
-
-
-class LinearPatchEmbed(nn.Module):
-    """The patch embedding as one matrix product: kernel and stride of its Conv3d are the same, so the two are equal,
-    and the convolution is many times slower on CPUs."""
-
-    def __init__(self, convolution: Any) -> None:
-        super().__init__()
-        weight = convolution.proj.weight
-        self.weight = nn.Parameter(weight.detach().reshape(weight.shape[0], -1), requires_grad=False)
-        self.bias = convolution.proj.bias
-
-    def forward(self, patches: torch.Tensor) -> torch.Tensor:
-        """(patches, values) -> (patches, hidden)."""
-        return nn.functional.linear(patches.to(self.weight.dtype), self.weight, self.bias)
