@@ -27,6 +27,7 @@ ALL_SETTINGS = (
 )
 NEEDED_TO_SERVE = (
     "fastapi",
+    "fastapi_swagger",
     "ray",
     "torch",
     "transformers",

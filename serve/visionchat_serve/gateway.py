@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -91,6 +92,10 @@ class Gateway:
                 self._downloads.close()
             self._decoders.shutdown(wait=False, cancel_futures=True)
 
+    @property
+    def asks_for_keys(self) -> bool:
+        return self._keys is not None
+
     def owner_of(self, key: str | None) -> str:
         """The name of who asks; "" where everybody may. Raises `Unauthorised`."""
         if self._keys is None:
@@ -140,6 +145,7 @@ class Gateway:
         use = read_cache_control(request.headers.get("cache-control", ""))
         if use.stores and asked.is_deterministic:
             job = replace(job, cache_key=await self._cache_key(job, images))
+        job = replace(job, ticket=secrets.token_urlsafe(24))
         return asked, Checked(job, images, once, reuse if job.cache_key and use.reads else Reuse.NOTHING)
 
     async def _cache_key(self, job: ChatJob, images: tuple[bytes, ...]) -> str:

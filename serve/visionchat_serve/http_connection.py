@@ -189,6 +189,11 @@ class SocketConnection(WebSocketsSansIOProtocol):
         self.transport.resume_reading()
         self._taken.stop()
 
+    async def send(self, message: Any) -> None:
+        await super().send(message)
+        if self.close_sent:
+            self.handshake_complete = True  # also after a refusal, which uvicorn would log as a fault of ours
+
     def handle_text(self, event: Frame) -> None: ...
 
     def handle_bytes(self, event: Frame) -> None: ...

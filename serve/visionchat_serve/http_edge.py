@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import re
 import uuid
-from typing import Any
+from typing import Annotated, Any
 
+from fastapi import Depends
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -57,6 +59,9 @@ _HEADERS = (
 
 def _header(name: str, about: str) -> dict[str, Any]:
     return {"name": name, "in": "header", "required": False, "schema": {"type": "string"}, "description": about}
+
+
+BearerKey = Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))]
 
 
 def bearer_key(authorization: str | None) -> str | None:

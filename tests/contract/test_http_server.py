@@ -12,6 +12,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosedError, InvalidStatus
 
 from support.house import House, chat, open_house
 from support.waiting import wait_until
@@ -245,6 +247,26 @@ async def test_a_socket_that_does_not_shake_hands_is_told() -> None:
         assert (await client.answer()).split()[1] in (b"400", b"426")
 
 
+async def test_addresses_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """They may hold tickets, which open a job's events."""
+    caplog.set_level("DEBUG")
+    async with listening() as there:
+        await there.house.start_replica()
+        job_id = (await there.house.http.post("/v1/jobs", json=chat("a b"))).json()["id"]
+        caplog.clear()
+        async with connect(f"ws://127.0.0.1:{there.port}/v1/jobs/{job_id}/events?ticket=s3cret"):
+            pass
+        client = await there.connect()
+        await client.send(f"GET /v1/jobs/{job_id}/events?ticket=s3cret HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        await client.reader.readuntil(b"\r\n\r\n")
+        client.writer.close()
+        with pytest.raises(InvalidStatus):
+            await connect(f"ws://127.0.0.1:{there.port}/v1/jobs/nobody/events?ticket=s3cret")
+    ours = [record for record in caplog.records if not record.name.startswith("websockets.client")]
+    assert [record for record in ours if record.levelname == "ERROR"] == []
+    assert "s3cret" not in "".join(record.getMessage() for record in ours)
+
+
 @pytest.mark.usefixtures("hurried")
 async def test_who_does_not_take_a_stream_is_let_go() -> None:
     """With all that would be told: 32 MB are more than the kernel's buffers hold."""
@@ -263,9 +285,6 @@ async def test_who_does_not_take_a_stream_is_let_go() -> None:
 
 async def test_what_a_socket_says_is_not_kept() -> None:
     """A client's messages are dropped, and a long one ends the connection."""
-    from websockets.asyncio.client import connect
-    from websockets.exceptions import ConnectionClosedError
-
     async with listening() as there:
         job_id = (await there.house.http.post("/v1/jobs", json=chat("a b"))).json()["id"]
         async with connect(f"ws://127.0.0.1:{there.port}/v1/jobs/{job_id}/events") as client:
