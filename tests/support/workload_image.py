@@ -63,7 +63,7 @@ def _layer(folders: tuple[str, ...] = (), links: Mapping[str, str] = {}, files: 
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for name in folders:
             entry = tarfile.TarInfo(name)
-            entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+            entry.type, entry.mode = tarfile.DIRTYPE, 0o1777 if name == "tmp" else 0o755
             tar.addfile(entry)
         for name, target in links.items():
             entry = tarfile.TarInfo(name)
