@@ -31,6 +31,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
         for name in (REDIS, OPERATOR):
             cluster.kubectl("-n", SYSTEM, "rollout", "status", f"deployment/{name}", "--timeout=120s", seconds=130)
         yield cluster
+    assert cluster.node.traces.left() == []
 
 
 _numbers = itertools.count(1)
@@ -43,10 +44,10 @@ def namespace(cluster: RealCluster, request: pytest.FixtureRequest) -> Iterator[
     yield name
     if request.node.stash.get(FAILED, False):
         print(cluster.describe(name, SYSTEM))
-    cluster.kubectl("-n", name, "delete", "visionchats", "--all", "--wait=false")
+    cluster.kubectl("-n", name, "delete", "visionchats,deployments", "--all", "--wait=false")
+    cluster.kubectl("-n", name, "delete", "pods", "--all", "--force", "--grace-period=0")  # nobody is served any more
     cluster.kubectl("delete", "namespace", name, "--wait=false")
-    pods = f"/api/v1/namespaces/{name}/pods"
-    eventually(lambda: not (cluster.api.get(pods) or {}).get("items"), f"no pod is left in {name}", 180)
+    eventually(lambda: not cluster.node.cpu_state().get("entries"), "the kubelet has its CPUs back", 60)
 
 
 FAILED = pytest.StashKey[bool]()

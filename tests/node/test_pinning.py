@@ -63,7 +63,7 @@ def kubelet_without_pinning(cluster: RealCluster) -> Iterator[None]:
         cluster.node.stop_kubelet(forget=True)
         cluster.node.policy = policy
         cluster.node.start_kubelet()
-        eventually(lambda: cluster.node.cpu_state()["policyName"] == policy, f"the policy is {policy}", 60)
+        eventually(lambda: cluster.node.cpu_state().get("policyName") == policy, f"the policy is {policy}", 60)
 
     restart("none")
     yield

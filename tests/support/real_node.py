@@ -132,8 +132,12 @@ class RealNode:
         return self.folder / "kubelet"
 
     def cpu_state(self) -> dict[str, Any]:
-        """The kubelet's own file: `policyName`, `defaultCpuSet`, and `entries` by the pods' uid and container."""
-        state: dict[str, Any] = json.loads((self.kubelet / "cpu_manager_state").read_text())
+        """The kubelet's own file: `policyName`, `defaultCpuSet`, and `entries` by the pods' uid and container; empty
+        until it has written it."""
+        try:
+            state: dict[str, Any] = json.loads((self.kubelet / "cpu_manager_state").read_text())
+        except FileNotFoundError:
+            return {}
         return state
 
     def _import_images(self) -> None:
