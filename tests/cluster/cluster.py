@@ -47,7 +47,9 @@ def up(policy: str) -> None:
     try:
         cluster.start()
         print("the node is ready", flush=True)
-        fill(cluster)
+        parts.fill(cluster)
+        print("Redis and the operator run", flush=True)
+        show(cluster)
     except BaseException:
         cluster.stop()
         raise
@@ -56,14 +58,12 @@ def up(policy: str) -> None:
     print(HOW.format(url=f"http://{address}", picture=PICTURE, kubeconfig=cluster.kubeconfig, kubectl=kubectl))
 
 
-def fill(cluster: RealCluster) -> None:
-    """Redis, the operator, and one VisionChat that answers."""
-    cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": parts.SYSTEM}}, *parts.manifests())
+def show(cluster: RealCluster) -> None:
+    """Apply a VisionChat and wait until it answers."""
     metadata = {"name": "demo", "namespace": "default"}
     chat = {"apiVersion": "visionchat.dev/v1alpha1", "kind": "VisionChat", "metadata": metadata, "spec": parts.small()}
-    cluster.kubectl("wait", "--for=condition=Established", "crd/visionchats.visionchat.dev", "--timeout=30s")
-    cluster.apply(*parts.redis(cluster.folder / "redis"), parts.operator(), chat)
-    print("Redis, operator and a VisionChat are applied; a replica needs about a minute", flush=True)
+    cluster.apply(chat)
+    print("a VisionChat is applied", flush=True)
     eventually(lambda: Chats(cluster.api, "default").condition("Ready")[0] == "True", "the VisionChat is ready", 300)
 
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from node.conftest import Service, new_namespace, rolled_out
+from node.conftest import Service, new_namespace
 from node.users import Users
 from support.cluster_fixtures import eventually
-from support.cluster_parts import OPERATOR, REDIS, SYSTEM
+from support.cluster_parts import OPERATOR, REDIS, SYSTEM, rolled_out
 from support.real_cluster import RealCluster
 from support.real_node import NAME
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from node.conftest import Service, rolled_out
+from node.conftest import Service
 from node.users import Users
 from support.cluster_fixtures import eventually
-from support.cluster_parts import OPERATOR, operator
+from support.cluster_parts import OPERATOR, operator, rolled_out
 from support.real_cluster import RealCluster
 from visionchat_serve.client import Timing, ask
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from support.real_cluster import RealCluster
 from support.workload_image import ROOT, USER, WORKLOAD, mounts, volumes
 from visionchat_serve.redis_server import find_servers
 
@@ -56,6 +57,20 @@ def manifests() -> list[dict[str, Any]]:
     """The CRD and the operator's rights, as users apply them."""
     files = [ROOT / "manifests" / name for name in ("crd.yaml", "rbac.yaml")]
     return [document for file in files for document in yaml.safe_load_all(file.read_text())]
+
+
+def fill(cluster: RealCluster) -> None:
+    """Put CRD, Redis and operator there, and wait until they run."""
+    cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}}, *manifests())
+    cluster.kubectl("wait", "--for=condition=Established", "crd/visionchats.visionchat.dev", "--timeout=30s")
+    cluster.apply(*redis(cluster.folder / "redis"), operator())
+    for name in (REDIS, OPERATOR):
+        rolled_out(cluster, name)
+
+
+def rolled_out(cluster: RealCluster, name: str) -> None:
+    """Wait for a Deployment of the system."""
+    cluster.kubectl("-n", SYSTEM, "rollout", "status", f"deployment/{name}", "--timeout=120s", seconds=130)
 
 
 def small(**spec: Any) -> dict[str, Any]:
