@@ -19,6 +19,7 @@
 {{- if and (eq $v.scope "Namespace") $v.redis.namespaces }}{{ fail "scope: Namespace looks after the release's namespace only, so redis.namespaces must be empty; set scope: Cluster" }}{{ end -}}
 {{- if and (not $v.operator.serviceAccount.create) (not $v.operator.serviceAccount.name) $v.rbac.create }}{{ fail "operator.serviceAccount.create: false needs operator.serviceAccount.name, or every pod of the namespace that runs as `default` would get the operator's rights" }}{{ end -}}
 {{- range $name, $chat := $v.visionchats -}}
+{{- if not (regexMatch "^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$" $name) }}{{ fail (printf "visionchats.%s: a VisionChat's name begins with a letter and has up to 40 lower-case letters, digits and dashes, as its Services are named after it" $name) }}{{ end -}}
 {{- if dig "spec" "queue" "deleteWithResource" false $chat }}{{ fail (printf "visionchats.%s.spec.queue.deleteWithResource: helm uninstall stops the operator that would delete the queue, and the VisionChat would never go; apply this VisionChat with kubectl instead" $name) }}{{ end -}}
 {{- end -}}
 {{- if and $v.visionchats (not (include "visionchat.known" .)) }}{{ fail "visionchats: this cluster does not know the VisionChat resource yet, and Helm can make nothing of a kind that comes with the same release. Install without visionchats, then add them with helm upgrade" }}{{ end -}}
