@@ -5,6 +5,7 @@
     │   ├── ContextTooLong        400  prompt and answer do not fit the model's context
     │   ├── IdempotencyConflict   422  the `Idempotency-Key` stands for another request
     │   ├── RequestTooLarge       413  the body is over the limit
+    │   ├── EncodingRefused       415  it is compressed
     │   ├── AddressTooLong        414  so is the address
     │   ├── HeadersTooLarge       431  or are the headers
     │   ├── RequestTimedOut       408  the request did not arrive in time
@@ -16,6 +17,7 @@
     │       ├── ImageDownloadFailed    400  its host could not be reached, or answered with something else
     │       └── ImageDownloadTimedOut  504  its host took too long
     ├── Unauthorised              401  no API key, or one that is not valid
+    ├── Forbidden                 403  a page of another site asks
     ├── NotFound                  404  no such model, job or page
     ├── JobCancelled              410  the job was cancelled before it was answered
     ├── QueueFull                 429  come back after `retry_after`
@@ -92,6 +94,10 @@ class RequestTooLarge(InvalidRequest):
     status, code = 413, "request_too_large"
 
 
+class EncodingRefused(InvalidRequest):
+    status, code = 415, "unsupported_encoding"
+
+
 class AddressTooLong(InvalidRequest):
     status, code = 414, "address_too_long"
 
@@ -134,6 +140,10 @@ class ImageDownloadTimedOut(ImageError):
 
 class Unauthorised(VisionChatError):
     status, type, code = 401, "invalid_request_error", "invalid_api_key"
+
+
+class Forbidden(VisionChatError):
+    status, type, code = 403, "invalid_request_error", "cross_site"
 
 
 class NotFound(VisionChatError):

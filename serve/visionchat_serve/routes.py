@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Request, Response, WebSocket
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
@@ -22,7 +22,15 @@ from visionchat_serve.cache_key import HEADER as CACHE
 from visionchat_serve.config import Settings
 from visionchat_serve.errors import EngineFailure, InvalidRequest, NotFound, VisionChatError
 from visionchat_serve.gateway import Gateway
-from visionchat_serve.http_edge import ERROR_SCHEMA, BearerKey, CommonHeaders, body_schema, error_responses, headers_of
+from visionchat_serve.http_edge import (
+    ERROR_SCHEMA,
+    BearerKey,
+    CommonHeaders,
+    body_schema,
+    check_site,
+    error_responses,
+    headers_of,
+)
 from visionchat_serve.idempotency import HEADER as IDEMPOTENCY_KEY
 from visionchat_serve.idempotency import REPLAYED
 from visionchat_serve.image_download import ImageDownloads
@@ -59,12 +67,14 @@ def create_app(settings: Settings, connect: Callable[[], Broker], downloads: Ima
 def _add_api(app: FastAPI, gateway: Gateway) -> None:
     """What needs a key where keys are used."""
     body, definitions = body_schema(ChatCompletionRequest)
-    errors = error_responses(400, 401, 404, 408, 410, 413, 415, 422, 429, 502, 503, 504)
+    errors = error_responses(400, 401, 403, 404, 408, 410, 413, 415, 422, 429, 502, 503, 504)
     answers: dict[int | str, dict[str, Any]] = {
         200: {"description": "`chat.completion`, or its chunks", "content": {"text/event-stream": {}}}
     }
 
     def authorise(request: Request, given: BearerKey) -> None:
+        if request.method == "POST" and not gateway.asks_for_keys:
+            check_site(request.headers, gateway.settings.cors_origins)
         request.state.owner = gateway.owner_of(given.credentials if given is not None else None)
 
     v1 = APIRouter(prefix="/v1", dependencies=[Depends(authorise)])
@@ -136,6 +146,11 @@ def _add_pages(app: FastAPI, gateway: Gateway) -> None:
     async def root() -> Response:
         return HTMLResponse(page.body, headers=page.headers)
 
+    @app.websocket("/{path:path}")
+    async def no_socket(websocket: WebSocket, path: str) -> None:
+        error = NotFound(f"there is no WebSocket at /{path}; see /docs")
+        await websocket.send_denial_response(JSONResponse(error.body(), error.status))
+
 
 def _add_docs(app: FastAPI) -> None:
     files = docs_page.load_files()
@@ -185,4 +200,6 @@ def _add_error_handlers(app: FastAPI, gateway: Gateway) -> None:
     @app.exception_handler(Exception)
     async def ours_to_mend(_: Request, error: Exception) -> Response:
         log.error("unexpected error", exc_info=error)
-        return answer(EngineFailure("an unexpected error on the server's side; its log says more"))
+        response = answer(EngineFailure("an unexpected error on the server's side; its log says more"))
+        response.headers["Connection"] = "close"  # as the server does
+        return response
