@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from support.chart import CHART, EVERYTHING, NAMESPACE, ROOT, Objects, pods, tem
 from visionchat_operator import cli, names, rbac
 from visionchat_operator.crd import custom_resource_definition
 from visionchat_operator.world import Key
+from visionchat_serve import __version__
 from visionchat_serve.redis_address import clients
 
 PROMETHEUS = {"ServiceMonitor", "PodMonitor", "PrometheusRule"}
@@ -121,6 +124,19 @@ def test_redis_loses_nothing(by_default: Objects) -> None:
     stateful = the("StatefulSet", "visionchat-redis", by_default)["spec"]
     assert stateful["persistentVolumeClaimRetentionPolicy"] == {"whenDeleted": "Retain", "whenScaled": "Retain"}
     assert stateful["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"] == "8Gi"
+
+
+def test_another_version_of_the_chart_restarts_the_operator_alone(by_default: Objects, tmp_path: Path) -> None:
+    newer = shutil.copytree(CHART, tmp_path / "visionchat")
+    about = newer / "Chart.yaml"
+    about.write_text(about.read_text().replace(f"ersion: {__version__}", "ersion: 99.0.0"))
+    then = template(chart=newer)
+    assert the("StatefulSet", "visionchat-redis", then)["metadata"]["labels"]["helm.sh/chart"] == "visionchat-99.0.0"
+    redis, operator = "StatefulSet visionchat-redis", "Deployment visionchat-operator"
+    for kind, name in (redis.split(), operator.split()):
+        old, new = (the(kind, name, objects)["spec"]["template"] for objects in (by_default, then))
+        assert (old == new) == (kind == "StatefulSet")
+    assert pods(then)[operator]["containers"][0]["image"] == "visionchat/operator:99.0.0"
 
 
 def test_a_claim_of_ones_own_or_none() -> None:
