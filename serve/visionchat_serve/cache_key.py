@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from visionchat_serve.messages import ChatJob, ReplicaReport, encode
 
@@ -33,9 +34,8 @@ def read_cache_control(header: str) -> CacheUse:
 def cache_key(job: ChatJob, images: Sequence[bytes], models: Iterable[str]) -> str:
     """The same for all requests that have the same answer."""
     sampling = replace(job.sampling, seed=None) if job.sampling.temperature == 0 else job.sampling
-    asked = replace(
-        job, id="", created_at=0, deadline_at=0, priority="interactive", metadata={}, cache_key="", sampling=sampling
-    )
+    own: Any = {"id": "", "created_at": 0, "deadline_at": 0, "priority": "interactive", "metadata": {}, "ticket": ""}
+    asked = replace(job, **own, cache_key="", sampling=sampling)
     parts = [encode(asked), *(name.encode() for name in sorted(models)), *images]
     digests = (hashlib.sha256(part).digest() for part in parts)  # of one length each, so that no two lists look alike
     return hashlib.sha256(b"".join(digests)).hexdigest()

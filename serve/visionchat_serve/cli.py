@@ -1,5 +1,5 @@
 """The command `visionchat`: `serve` runs everything on this machine, `ask` puts a question about a picture,
-`queue` looks after the queue.
+`queue` looks after the queue, `doctor` says what makes a machine slow or unsafe.
 
 Exit codes: 0 done, 1 the product failed (the reason on stderr), 2 wrong use, 130 stopped by Ctrl-C before ready.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from visionchat_serve import __version__, queue_command
+from visionchat_serve import __version__, doctor_command, queue_command
 from visionchat_serve.config import Settings, load_settings
 from visionchat_serve.errors import ConfigError, ImageError, VisionChatError
 
@@ -27,6 +27,7 @@ ALL_SETTINGS = (
 )
 NEEDED_TO_SERVE = (
     "fastapi",
+    "fastapi_swagger",
     "ray",
     "torch",
     "transformers",
@@ -87,6 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     key.add_argument("name", help="who the key is for")
     key.set_defaults(run=_key)
     queue_command.add_to(commands)
+    doctor_command.add_to(commands)
     return parser
 
 

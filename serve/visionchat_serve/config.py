@@ -76,6 +76,12 @@ class Settings(BaseModel):
     stuck_seconds: float = Field(180, gt=0, description="a model step longer than this gets the replica restarted")
 
     max_body_bytes: int = Field(64 << 20, ge=1024, description="largest request body")
+    body_seconds: float = Field(120, gt=0, description="longest time that a request body may take to arrive")
+    max_bodies_bytes: int = Field(
+        128 << 20,
+        ge=1024,
+        description="bodies and fetched pictures of all requests that are not in the queue yet; room for one is always",
+    )
     image_max_bytes: int = Field(20 << 20, ge=1024, description="largest picture, encoded")
     image_max_pixels: int = Field(1 << 26, ge=1, description="largest picture, in pixels")
     image_side: int = Field(512, ge=32, description="longest side the model sees with `detail: auto`")

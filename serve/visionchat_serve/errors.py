@@ -5,6 +5,9 @@
     │   ├── ContextTooLong        400  prompt and answer do not fit the model's context
     │   ├── IdempotencyConflict   422  the `Idempotency-Key` stands for another request
     │   ├── RequestTooLarge       413  the body is over the limit
+    │   ├── AddressTooLong        414  so is the address
+    │   ├── HeadersTooLarge       431  or are the headers
+    │   ├── RequestTimedOut       408  the request did not arrive in time
     │   └── ImageError            400  the picture cannot be used
     │       ├── ImageTooLarge     413  too many bytes or pixels
     │       ├── ImageTypeRefused  415  not a picture, or of a type that is not accepted
@@ -18,6 +21,7 @@
     ├── QueueFull                 429  come back after `retry_after`
     ├── RateLimited               429  one's own limit; come back after `retry_after`
     ├── Unavailable               503  the queue or the model cannot be reached just now
+    │   ├── Overloaded            503  too many large requests at once
     │   └── QueueCannotWrite      503  the queue is there, but takes nothing: its disk or memory is full, …
     ├── ReplicaLost               502  the replica died and the answer could not be continued
     ├── JobTimedOut               504  the job's deadline passed
@@ -88,6 +92,18 @@ class RequestTooLarge(InvalidRequest):
     status, code = 413, "request_too_large"
 
 
+class AddressTooLong(InvalidRequest):
+    status, code = 414, "address_too_long"
+
+
+class HeadersTooLarge(InvalidRequest):
+    status, code = 431, "headers_too_large"
+
+
+class RequestTimedOut(InvalidRequest):
+    status, code = 408, "request_timeout"
+
+
 class ImageError(InvalidRequest):
     code = "invalid_image"
 
@@ -139,6 +155,10 @@ class RateLimited(VisionChatError):
 class Unavailable(VisionChatError):
     status, type, code = 503, "server_error", "service_unavailable"
     pause = timedelta(seconds=5)
+
+
+class Overloaded(Unavailable):
+    code = "overloaded"
 
 
 class QueueCannotWrite(Unavailable):

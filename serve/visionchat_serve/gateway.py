@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from itertools import chain, repeat
@@ -33,13 +34,13 @@ from visionchat_serve.completions import DONE, ChunkEncoder, completion_body, er
 from visionchat_serve.config import Settings
 from visionchat_serve.errors import NotFound, Unauthorised, VisionChatError
 from visionchat_serve.exchange import Exchange
-from visionchat_serve.http_edge import read_body
 from visionchat_serve.idempotency import HEADER, REPLAYED, fingerprint, read_key
 from visionchat_serve.image_download import ImageDownloads
 from visionchat_serve.intake import parse, read_request
 from visionchat_serve.job_bodies import JobRequest
 from visionchat_serve.messages import ChatJob, Idempotency
 from visionchat_serve.place import look_up
+from visionchat_serve.request_body import BodyLimits, Room, Share, read_body
 from visionchat_serve.schemas import ChatCompletionRequest
 from visionchat_serve.server_events import ALIVE, comment
 
@@ -55,6 +56,14 @@ QUICK = timedelta(seconds=1)  # a job refused this soon gets its real HTTP statu
 DECODERS = 2  # threads that parse requests and decode pictures
 
 
+@dataclass(frozen=True, slots=True)
+class Form:
+    """In which form a chat's answer is wanted."""
+
+    stream: bool
+    include_usage: bool
+
+
 class Gateway:
     """What the routes share. `connect` makes the broker inside the serving event loop; `downloads` fetches pictures
     named by URL, by default as the settings allow."""
@@ -68,6 +77,8 @@ class Gateway:
         self._connect = connect
         self._downloads = downloads or ImageDownloads.of(settings)
         self._decoders = ThreadPoolExecutor(DECODERS, thread_name_prefix="decode")
+        self._room = Room(max(settings.max_bodies_bytes, settings.max_body_bytes))
+        self._limits = BodyLimits(settings.max_body_bytes, timedelta(seconds=settings.body_seconds))
 
     @asynccontextmanager
     async def lifespan(self, _: FastAPI) -> AsyncIterator[None]:
@@ -81,6 +92,10 @@ class Gateway:
                 self._downloads.close()
             self._decoders.shutdown(wait=False, cancel_futures=True)
 
+    @property
+    def asks_for_keys(self) -> bool:
+        return self._keys is not None
+
     def owner_of(self, key: str | None) -> str:
         """The name of who asks; "" where everybody may. Raises `Unauthorised`."""
         if self._keys is None:
@@ -92,28 +107,36 @@ class Gateway:
 
     async def chat(self, request: Request) -> Response:
         """Read, check, submit, then answer in the form that was asked for."""
-        asked, checked = await self._read(request, ChatCompletionRequest, Reuse.SHARE)
-        accepted = await self._acceptance.chat(checked)
-        told = self._told(checked, accepted.how)
-        exchange = Exchange(accepted.job, accepted.source)
-        response = await (self._stream(exchange, asked) if asked.stream else self._whole(exchange))
+        exchange, form, told = await self._submit(request)
+        response = await (self._stream(exchange, form) if form.stream else self._whole(exchange))
         response.headers.update(told)
         return response
 
+    async def _submit(self, request: Request) -> tuple[Exchange, Form, dict[str, str]]:
+        """Nothing that is kept while the answer comes holds the request's pictures."""
+        with self._room.share() as share:
+            asked, checked = await self._read(request, ChatCompletionRequest, Reuse.SHARE, share)
+            accepted = await self._acceptance.chat(checked)
+        include_usage = asked.stream_options is not None and asked.stream_options.include_usage
+        form = Form(asked.stream, include_usage)
+        return Exchange(accepted.job, accepted.source), form, self._told(checked, accepted.how)
+
     async def create_job(self, request: Request) -> tuple[str, dict[str, str]]:
         """Read, check, submit; the id of the job that stands for the request, and headers that say how it came."""
-        asked, checked = await self._read(request, JobRequest, Reuse.ANSWER)
-        job_id, metadata = f"job-{uuid.uuid4().hex}", asked.metadata or {}
-        job = replace(checked.job, id=job_id, priority=asked.priority, metadata=metadata)
-        submitted = await self._acceptance.submit(replace(checked, job=job))
+        with self._room.share() as share:
+            asked, checked = await self._read(request, JobRequest, Reuse.ANSWER, share)
+            job_id, metadata = f"job-{uuid.uuid4().hex}", asked.metadata or {}
+            job = replace(checked.job, id=job_id, priority=asked.priority, metadata=metadata)
+            submitted = await self._acceptance.submit(replace(checked, job=job))
         return submitted.job_id, self._told(checked, submitted.how)
 
-    async def _read(self, request: Request, form: type[Body], reuse: Reuse) -> tuple[Body, Checked]:
-        """The request as it was asked and as it goes on; `reuse` is what it may be answered by at most."""
+    async def _read(self, request: Request, form: type[Body], reuse: Reuse, share: Share) -> tuple[Body, Checked]:
+        """The request as it was asked and as it goes on; `reuse` is what it may be answered by at most, `share` the
+        room that it takes."""
         key = read_key(request.headers.getlist(HEADER))
-        body = await read_body(request, self.settings.max_body_bytes)
+        body = await read_body(request, self._limits, share)
         asked, urls = await self._apart(parse, body, self.settings, form)
-        fetched = await self._downloads.fetch(urls) if self._downloads is not None else {}
+        fetched = await self._downloads.fetch(urls, share.take) if self._downloads is not None else {}
         job, images = await self._apart(read_request, asked, self.settings, fetched, request.state.owner)
         once = None
         if key is not None:
@@ -122,6 +145,7 @@ class Gateway:
         use = read_cache_control(request.headers.get("cache-control", ""))
         if use.stores and asked.is_deterministic:
             job = replace(job, cache_key=await self._cache_key(job, images))
+        job = replace(job, ticket=secrets.token_urlsafe(24))
         return asked, Checked(job, images, once, reuse if job.cache_key and use.reads else Reuse.NOTHING)
 
     async def _cache_key(self, job: ChatJob, images: tuple[bytes, ...]) -> str:
@@ -151,15 +175,15 @@ class Gateway:
         self.metrics.observe(exchange)
         return JSONResponse(completion_body(exchange.job, exchange.choices, exchange.finish))
 
-    async def _stream(self, exchange: Exchange, asked: ChatCompletionRequest) -> Response:
+    async def _stream(self, exchange: Exchange, form: Form) -> Response:
         deltas = exchange.deltas(chain([QUICK], repeat(SIGN_OF_LIFE)))
         try:
             first = await anext(deltas, Piece(""))
         except BaseException:
             await deltas.aclose()
             raise
-        include_usage = asked.stream_options is not None and asked.stream_options.include_usage
-        events = self._events(exchange, first, deltas, ChunkEncoder(exchange.job, include_usage), include_usage)
+        chunks = ChunkEncoder(exchange.job, form.include_usage)
+        events = self._events(exchange, first, deltas, chunks, form.include_usage)
         return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
 
     async def _events(

@@ -1,4 +1,4 @@
-"""What is the same for every request and every answer: how much is read, and which headers go out.
+"""What is the same for every request and every answer: which headers come in and go out, how errors look.
 
 Plain ASGI and Starlette; knows nothing of chats or queues. Used by `gateway`.
 """
@@ -7,29 +7,15 @@ from __future__ import annotations
 
 import re
 import uuid
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import Request
+from fastapi import Depends
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from visionchat_serve.errors import RequestTooLarge, Unauthorised, VisionChatError
-
-
-async def read_body(request: Request, limit: int) -> bytes:
-    """The whole body, refused as soon as it is known to be longer than `limit` bytes."""
-    too_large = RequestTooLarge(f"the request body is over {limit} bytes; send fewer or smaller pictures")
-    if int(request.headers.get("content-length") or 0) > limit:
-        raise too_large
-    parts, length = [], 0
-    async for part in request.stream():
-        parts.append(part)
-        length += len(part)
-        if length > limit:
-            raise too_large
-    return b"".join(parts)
-
+from visionchat_serve.errors import Unauthorised, VisionChatError
 
 ERROR_SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -73,6 +59,9 @@ _HEADERS = (
 
 def _header(name: str, about: str) -> dict[str, Any]:
     return {"name": name, "in": "header", "required": False, "schema": {"type": "string"}, "description": about}
+
+
+BearerKey = Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))]
 
 
 def bearer_key(authorization: str | None) -> str | None:

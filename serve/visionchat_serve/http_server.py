@@ -14,8 +14,10 @@ from typing import Any
 import uvicorn
 
 from visionchat_serve.errors import ConfigError
+from visionchat_serve.http_connection import HttpConnection, SocketConnection
 
 BACKLOG = 2048  # connections that wait to be accepted
+SOCKET_MESSAGE = 4096  # bytes; what clients send over a WebSocket is not listened to
 
 
 class HttpServer:
@@ -23,8 +25,18 @@ class HttpServer:
 
     def __init__(self, app: Any, host: str, port: int) -> None:
         self._host, self._port = host, port
-        # h11 refuses headers over 64 kB. httptools, which uvicorn would choose, keeps whatever comes, before any key.
-        config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="on", backlog=BACKLOG, http="h11")
+        config = uvicorn.Config(
+            app,
+            lifespan="on",
+            backlog=BACKLOG,
+            http=HttpConnection,
+            ws=SocketConnection,
+            ws_max_size=SOCKET_MESSAGE,
+            ws_per_message_deflate=False,  # each stream would cost its memory, and messages are short
+            log_config=None,
+            log_level="error",  # below it, addresses of WebSockets are logged, and those may hold tickets
+            access_log=False,
+        )
         self._server = uvicorn.Server(config)
         self._task: asyncio.Task[None] | None = None
 

@@ -37,7 +37,7 @@ def read_key(values: Sequence[str]) -> str | None:
     )
 
 
-def fingerprint(path: str, body: bytes) -> str:
+def fingerprint(path: str, body: bytes | bytearray) -> str:
     """Of a JSON request: the same whatever the order of its keys and its white space."""
     canonical = json.dumps(json.loads(body), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(f"{path}\n{canonical}".encode()).hexdigest()

@@ -38,6 +38,7 @@ AT_ONCE = 16  # downloads of one gateway
 _REDIRECTS = {301, 302, 303, 307, 308}
 _HEADERS = {"Accept": "image/*", "Accept-Encoding": "identity", "User-Agent": "VisionChat", "Connection": "close"}
 
+Take = Callable[[int], None]
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 Network = IPv4Network | IPv6Network
 
@@ -75,11 +76,11 @@ class ImageDownloads:
         deadline = timedelta(seconds=settings.image_url_seconds)
         return cls(settings.image_url_hosts, settings.image_max_bytes, settings.max_body_bytes, deadline)
 
-    async def fetch(self, urls: Mapping[str, str]) -> dict[str, bytes]:
+    async def fetch(self, urls: Mapping[str, str], room: Take = lambda count: None) -> dict[str, bytes]:
         """The bytes of each URL. `urls` says for every place in the request which one stands there; the first error
-        ends all downloads and names its place."""
+        ends all downloads and names its place. `room` is told of all bytes that come, and may raise."""
         places = {url: place for place, url in reversed(list(urls.items()))}  # the first place of each
-        allowance = _Allowance(self._total_bytes)
+        allowance = _Allowance(self._total_bytes, room)
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = {url: group.create_task(self._fetch(url, at, allowance)) for url, at in places.items()}
@@ -186,12 +187,14 @@ class _Redirect:
 
 
 class _Allowance:
-    """Bytes that the pictures of one request may have together."""
+    """Bytes that the pictures of one request may have together, taken of the room that all requests have."""
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, total: int, room: Take) -> None:
         self._total = self._left = total
+        self._room = room
 
     def take(self, count: int) -> None:
+        self._room(count)
         self._left -= count
         if self._left < 0:
             raise ImageTooLarge(f"the pictures of one request may have {self._total / 1e6:.1f} MB together")

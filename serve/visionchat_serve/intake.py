@@ -39,7 +39,7 @@ BYTES_PER_TOKEN = 4  # of text
 FRAME_TOKENS = 5  # around each message
 
 
-def parse(body: bytes, settings: Settings, form: type[Request]) -> tuple[Request, dict[str, str]]:
+def parse(body: bytes | bytearray, settings: Settings, form: type[Request]) -> tuple[Request, dict[str, str]]:
     """The request as it was asked, and the http(s) URLs of its pictures by their places in the body.
 
     What can be said without the pictures is said here, so that nothing is fetched for a request that is refused.

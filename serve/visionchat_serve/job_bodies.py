@@ -45,7 +45,13 @@ def job_body(view: JobView, job: ChatJob, pace: float) -> dict[str, Any]:
         "metadata": job.metadata,
         **(place.body() if place is not None else NOWHERE),
         "error": error_body(view.finish),
+        "events_url": events_url(job),
     }
+
+
+def events_url(job: ChatJob) -> str:
+    """Where to follow the job. It needs no key: browsers' EventSource and WebSocket cannot send one."""
+    return f"/v1/jobs/{job.id}/events" + (f"?ticket={job.ticket}" if job.owner and job.ticket else "")
 
 
 def full_body(view: JobView, job: ChatJob, pace: float, events: Sequence[JobEvent]) -> dict[str, Any]:

@@ -12,18 +12,19 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Path, Query, Request, Response, WebSocket
+from fastapi import APIRouter, Header, Path, Query, Request, Response, WebSocket, WebSocketDisconnect
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from visionchat_serve import jobs, server_events
 from visionchat_serve.errors import VisionChatError
 from visionchat_serve.following import START, Following, Update
 from visionchat_serve.gateway import Gateway
-from visionchat_serve.http_edge import bearer_key, body_schema, headers_of
+from visionchat_serve.http_edge import BearerKey, bearer_key, body_schema, headers_of
 from visionchat_serve.job_bodies import JobRequest
 
 JobId = Annotated[str, Path(max_length=128, description="the `id` of a job")]
 After = Annotated[str, Query(description="an event's `id` to go on after, for clients that cannot send the header")]
+Ticket = Annotated[str | None, Query(max_length=128, description="in place of a key; part of the job's `events_url`")]
 LastEventId = Annotated[str | None, Header(description="the `id` of the last event that was seen; browsers send it")]
 EVENTS: dict[int | str, dict[str, Any]] = {
     200: {"description": "the job's events, until its end", "content": {"text/event-stream": {}}},
@@ -63,18 +64,6 @@ def add_jobs(v1: APIRouter, gateway: Gateway, errors: Mapping[int | str, dict[st
         """Stop the job. One that a replica is answering ends within a token; one that has ended is left as it is."""
         return JSONResponse(await jobs.cancel(gateway.broker, request.state.owner, job_id))
 
-    @v1.get("/jobs/{job_id}/events", responses=found | EVENTS, response_class=StreamingResponse, tags=["jobs"])
-    async def follow_job(
-        request: Request, job_id: JobId, after: After = START, last_event_id: LastEventId = None
-    ) -> Response:
-        """The job's text as it comes, as server-sent events that can be resumed."""
-        await jobs.own(gateway.broker, request.state.owner, job_id)
-        following = Following(gateway.broker, job_id, last_event_id or after)
-        if await following.is_over():
-            return Response(status_code=204)
-        headers = {"Cache-Control": "no-store"}
-        return StreamingResponse(_event_stream(following.updates()), media_type="text/event-stream", headers=headers)
-
 
 async def _event_stream(updates: AsyncGenerator[Update, None]) -> AsyncIterator[bytes]:
     async with aclosing(updates):
@@ -94,15 +83,30 @@ def _event(update: Update) -> bytes:
     return told + server_events.event(update.name, update.data, update.id)
 
 
-def job_sockets(gateway: Gateway) -> APIRouter:
-    """The same events as a WebSocket: messages `{"event", "id", "data"}`, `id` null where SSE has none."""
-    sockets = APIRouter()
+def job_events(gateway: Gateway, errors: Mapping[int | str, dict[str, Any]]) -> APIRouter:
+    """A job's text as it comes: for its owner, or for whoever has the `events_url` out of its body."""
+    events = APIRouter(prefix="/v1")
+    described = {status: errors[status] for status in (400, 401, 404, 503)} | EVENTS
 
-    @sockets.websocket("/v1/jobs/{job_id}/events")
-    async def follow_job(websocket: WebSocket, job_id: str, after: str = START) -> None:
+    @events.get("/jobs/{job_id}/events", responses=described, response_class=StreamingResponse, tags=["jobs"])
+    async def follow_job(
+        job_id: JobId, given: BearerKey, after: After = START, last_event_id: LastEventId = None, ticket: Ticket = None
+    ) -> Response:
+        """The job's text as it comes, as server-sent events that can be resumed."""
+        await _admit(gateway, job_id, given.credentials if given is not None else None, ticket)
+        following = Following(gateway.broker, job_id, last_event_id or after)
+        if await following.is_over():
+            return Response(status_code=204)
+        headers = {"Cache-Control": "no-store"}
+        return StreamingResponse(_event_stream(following.updates()), media_type="text/event-stream", headers=headers)
+
+    @events.websocket("/jobs/{job_id}/events")
+    async def follow_job_by_socket(
+        websocket: WebSocket, job_id: str, after: str = START, ticket: str | None = None
+    ) -> None:
+        """The same as messages `{"event", "id", "data"}`, `id` null where SSE has none."""
         try:
-            owner = gateway.owner_of(bearer_key(websocket.headers.get("authorization")))
-            await jobs.own(gateway.broker, owner, job_id)
+            await _admit(gateway, job_id, bearer_key(websocket.headers.get("authorization")), ticket)
             following = Following(gateway.broker, job_id, after)
             over = await following.is_over()
         except VisionChatError as error:
@@ -114,7 +118,14 @@ def job_sockets(gateway: Gateway) -> APIRouter:
             return
         await websocket.close()
 
-    return sockets
+    return events
+
+
+async def _admit(gateway: Gateway, job_id: str, key: str | None, ticket: str | None) -> None:
+    if key is None and ticket is not None and gateway.asks_for_keys:
+        await jobs.check_ticket(gateway.broker, job_id, ticket)
+    else:
+        await jobs.own(gateway.broker, gateway.owner_of(key), job_id)
 
 
 async def _until_one_leaves(websocket: WebSocket, updates: AsyncGenerator[Update, None]) -> None:
@@ -125,7 +136,7 @@ async def _until_one_leaves(websocket: WebSocket, updates: AsyncGenerator[Update
         task.cancel()
     results = await asyncio.gather(sending, leaving, return_exceptions=True)
     for result in results:
-        if isinstance(result, Exception):
+        if isinstance(result, Exception) and not isinstance(result, WebSocketDisconnect):
             raise result
 
 

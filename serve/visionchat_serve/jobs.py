@@ -5,10 +5,12 @@ Knows the queue, not HTTP. Used by `job_routes`.
 
 from __future__ import annotations
 
+import hmac
 from typing import Any
 
 from visionchat_serve import broker as queue
 from visionchat_serve.broker import Broker
+from visionchat_serve.errors import Unauthorised
 from visionchat_serve.job_bodies import full_body, job_body
 from visionchat_serve.messages import JobView
 
@@ -19,6 +21,13 @@ async def own(broker: Broker, owner: str, job_id: str) -> JobView:
     if view.owner != owner:
         raise queue.unknown_job(job_id)
     return view
+
+
+async def check_ticket(broker: Broker, job_id: str, ticket: str) -> None:
+    """Raise `errors.Unauthorised` if the ticket is not the job's; whether there is such a job is not told."""
+    [job] = await broker.asked([job_id])
+    if job is None or not job.ticket or not hmac.compare_digest(job.ticket.encode(), ticket.encode()):
+        raise Unauthorised("the ticket is not valid any more: take `events_url` from the job's body anew")
 
 
 async def look(broker: Broker, owner: str, job_id: str) -> dict[str, Any]:

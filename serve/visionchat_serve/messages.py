@@ -74,7 +74,8 @@ class ChatJob:
 
     `owner` is whose it is: one's jobs are invisible to others. `timeout` is the seconds that an attempt may take,
     within the deadline. Jobs with the same `affinity`, not "", are best answered by the same replica. `prompt_tokens`
-    is an estimate, pictures included, by which the queue tells how long it will take.
+    is an estimate, pictures included, by which the queue tells how long it will take. Whoever shows the `ticket`, not
+    "", may follow the job's events without the owner's key.
     """
 
     id: str
@@ -91,6 +92,7 @@ class ChatJob:
     timeout: float | None = None
     affinity: str = ""
     prompt_tokens: int = 0
+    ticket: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,9 @@
 
 One task asks for the news of all streams that somebody follows, with one `XREAD` that waits until any of them moves;
 a new follower wakes it through a stream of the reader's own. Now and then it looks whether the jobs are still there,
-all in one round trip. While Redis is away it waits for `outage`; then all followers learn it. Must not know who writes
-the streams. Part of `redis_broker`.
+all in one round trip. A follower who is too slow is let go, and comes back for the rest when it has read what it got:
+Redis keeps it, this process need not. While Redis is away the task waits for `outage`; then all followers learn it.
+Must not know who writes the streams. Part of `redis_broker`.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import logging
 import math
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -32,11 +33,32 @@ from visionchat_serve.redis_policy import ms
 log = logging.getLogger(__name__)
 
 EVENTS_WAIT = timedelta(seconds=3)  # one wait at Redis; below the socket timeout, which catches a hung Redis
-EVENTS_AT_ONCE = 256
+EVENTS_AT_ONCE = 64
+BEHIND = 2 * EVENTS_AT_ONCE  # events that are kept for a follower who is slower than the answer
 OUTAGE_PAUSE = timedelta(milliseconds=500)
 WAKE_TTL = timedelta(minutes=1)  # longer than any wait
 
 News = JobEvent | Exception | None  # None: nothing comes any more
+
+
+class _Follower:
+    """What one follower has still to read."""
+
+    def __init__(self) -> None:
+        self._news: asyncio.Queue[News] = asyncio.Queue(BEHIND)
+        self._is_behind = False
+
+    def tell(self, news: News) -> bool:
+        """False: there is no room, and this one is to be told no more."""
+        self._is_behind = self._news.full()
+        if not self._is_behind:
+            self._news.put_nowait(news)
+        return not self._is_behind
+
+    async def told(self) -> AsyncIterator[News]:
+        """All of it; ends when it was told no more."""
+        while not (self._is_behind and self._news.empty()):
+            yield await self._news.get()
 
 
 @dataclass(eq=False, slots=True)
@@ -47,11 +69,13 @@ class _Stream:
     cursor: str
     look_at: float
     ended: bool = False
-    followers: list[asyncio.Queue[News]] = field(default_factory=list)
+    followers: list[_Follower] = field(default_factory=list)
 
     def tell(self, news: News) -> None:
-        for follower in self.followers:
-            follower.put_nowait(news)
+        self.followers = [follower for follower in self.followers if follower.tell(news)]
+
+    def leave(self, follower: _Follower) -> None:
+        self.followers = [other for other in self.followers if other is not follower]
 
 
 class RedisReader:
@@ -70,24 +94,32 @@ class RedisReader:
 
     async def follow(self, job_id: str, after: str) -> AsyncIterator[JobEvent]:
         """See `Broker.events`."""
-        last = resume_point(after)
+        while True:
+            async with aclosing(self._follow(job_id, after)) as news:
+                async for event in news:
+                    if event is None:
+                        return
+                    if resume_point(event.id) > resume_point(after):
+                        after = event.id
+                        yield event
+                    if isinstance(event.value, Finish):
+                        return
+
+    async def _follow(self, job_id: str, after: str) -> AsyncGenerator[JobEvent | None, None]:
+        """Until the end, which is None, or as far as a slow follower gets."""
         wait: int | None = await self._calls.run("look", job_id, ms(EVENTS_WAIT))
         if wait is None:
             raise unknown_job(job_id)
-        news: asyncio.Queue[News] = asyncio.Queue()
-        stream = self._add(job_id, after, news, wait)
+        follower = _Follower()
+        stream = self._add(job_id, after, follower, wait)
         try:
             await self._wake()
-            while (event := await news.get()) is not None:
+            async for event in follower.told():
                 if isinstance(event, Exception):
                     raise event
-                if resume_point(event.id) > last:
-                    last = resume_point(event.id)
-                    yield event
-                if isinstance(event.value, Finish):
-                    return
+                yield event
         finally:
-            stream.followers.remove(news)
+            stream.leave(follower)
             if not stream.followers:
                 self._drop(job_id, stream)
 
@@ -96,9 +128,9 @@ class RedisReader:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    def _add(self, job_id: str, after: str, news: asyncio.Queue[News], wait: int) -> _Stream:
+    def _add(self, job_id: str, after: str, follower: _Follower, wait: int) -> _Stream:
         stream = self._streams.setdefault(job_id, _Stream(after, 0))
-        stream.followers.append(news)
+        stream.followers.append(follower)
         stream.cursor = min(stream.cursor, after, key=resume_point)  # others skip what they have seen
         stream.look_at, stream.ended = time.monotonic() + wait / 1000, wait == 0
         if self._task is None or self._task.done():
@@ -185,6 +217,7 @@ class RedisReader:
             stream.cursor = entry_id.decode()
         if stream.ended and not entries:
             stream.tell(None)
+        if not stream.followers or (stream.ended and not entries):
             self._drop(job_id, stream)
 
 

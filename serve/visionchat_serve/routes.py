@@ -8,26 +8,25 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
-from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.requests import ClientDisconnect
 
-from visionchat_serve import __version__
+from visionchat_serve import __version__, docs_page
 from visionchat_serve.broker import Broker
 from visionchat_serve.cache_key import HEADER as CACHE
 from visionchat_serve.config import Settings
 from visionchat_serve.errors import EngineFailure, InvalidRequest, NotFound, VisionChatError
 from visionchat_serve.gateway import Gateway
-from visionchat_serve.http_edge import ERROR_SCHEMA, CommonHeaders, body_schema, error_responses, headers_of
+from visionchat_serve.http_edge import ERROR_SCHEMA, BearerKey, CommonHeaders, body_schema, error_responses, headers_of
 from visionchat_serve.idempotency import HEADER as IDEMPOTENCY_KEY
 from visionchat_serve.idempotency import REPLAYED
 from visionchat_serve.image_download import ImageDownloads
-from visionchat_serve.job_routes import add_jobs, job_sockets
+from visionchat_serve.job_routes import add_jobs, job_events
 from visionchat_serve.page import load_page
 from visionchat_serve.schemas import ChatCompletionRequest
 
@@ -36,13 +35,12 @@ log = logging.getLogger(__name__)
 ALLOWED_HEADERS = "Authorization", "Content-Type", "X-Request-Id", IDEMPOTENCY_KEY, "Last-Event-ID", "Cache-Control"
 EXPOSED_HEADERS = "X-Request-Id", "Retry-After", "Location", REPLAYED, CACHE
 
-BearerKey = Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))]
-
 
 def create_app(settings: Settings, connect: Callable[[], Broker], downloads: ImageDownloads | None = None) -> FastAPI:
     """The ASGI app. `connect` is called once, in the event loop that serves; `downloads` as `Gateway` takes it."""
     gateway = Gateway(settings, connect, downloads)
-    app = FastAPI(title="VisionChat", version=__version__, lifespan=gateway.lifespan, redoc_url=None)
+    app = FastAPI(title="VisionChat", version=__version__, lifespan=gateway.lifespan, docs_url=None, redoc_url=None)
+    app.state.gateway = gateway
     _add_api(app, gateway)
     _add_pages(app, gateway)
     _add_error_handlers(app, gateway)
@@ -61,7 +59,7 @@ def create_app(settings: Settings, connect: Callable[[], Broker], downloads: Ima
 def _add_api(app: FastAPI, gateway: Gateway) -> None:
     """What needs a key where keys are used."""
     body, definitions = body_schema(ChatCompletionRequest)
-    errors = error_responses(400, 401, 404, 410, 413, 415, 422, 429, 502, 503, 504)
+    errors = error_responses(400, 401, 404, 408, 410, 413, 415, 422, 429, 502, 503, 504)
     answers: dict[int | str, dict[str, Any]] = {
         200: {"description": "`chat.completion`, or its chunks", "content": {"text/event-stream": {}}}
     }
@@ -88,7 +86,7 @@ def _add_api(app: FastAPI, gateway: Gateway) -> None:
 
     add_jobs(v1, gateway, errors)
     app.include_router(v1)
-    app.include_router(job_sockets(gateway))
+    app.include_router(job_events(gateway, errors))
     _describe(app, definitions)
 
 
@@ -130,12 +128,28 @@ def _add_pages(app: FastAPI, gateway: Gateway) -> None:
         """Prometheus' text form."""
         return await gateway.metrics_page()
 
+    _add_docs(app)
     page = load_page()
 
     @app.head("/", include_in_schema=False)
     @app.get("/", include_in_schema=False)
     async def root() -> Response:
         return HTMLResponse(page.body, headers=page.headers)
+
+
+def _add_docs(app: FastAPI) -> None:
+    files = docs_page.load_files()
+
+    @app.head("/docs", include_in_schema=False)
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return HTMLResponse(docs_page.HTML, headers=docs_page.HEADERS)
+
+    @app.get("/docs/{name}", include_in_schema=False)
+    async def file_of_docs(name: str) -> Response:
+        if name not in files:
+            raise NotFound(f"there is no file {name!r} here; see /docs")
+        return Response(files[name].body, media_type=files[name].media_type, headers=docs_page.KEPT)
 
 
 def _add_error_handlers(app: FastAPI, gateway: Gateway) -> None:

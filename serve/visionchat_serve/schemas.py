@@ -157,7 +157,7 @@ def parse_request(body: bytes) -> ChatCompletionRequest:
     return parse_as(ChatCompletionRequest, body)
 
 
-def parse_as(form: type[Request], body: bytes) -> Request:
+def parse_as(form: type[Request], body: bytes | bytearray) -> Request:
     """The body of any request that asks a chat. Raises as `parse_request`."""
     try:
         request = form.model_validate_json(body)

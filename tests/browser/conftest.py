@@ -9,19 +9,19 @@ import asyncio
 import os
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-import uvicorn
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from support.scripted_engine import ScriptedEngine, loader
 from visionchat_serve.api_keys import new_key
 from visionchat_serve.config import Settings
+from visionchat_serve.http_server import HttpServer, listen
 from visionchat_serve.memory_broker import MemoryBroker
 from visionchat_serve.replica import Replica
 from visionchat_serve.routes import create_app
@@ -34,12 +34,13 @@ PICTURES = Path(__file__).parents[1] / "data" / "pictures"
 
 @dataclass
 class Site:
-    """A running gateway; `engine.release` lets `!hold` go on."""
+    """A running gateway; `engine.release` lets `!hold` go on, `cut_connections` breaks what browsers have open."""
 
     url: str
     engine: ScriptedEngine
     broker: MemoryBroker
     key: str
+    cut_connections: Callable[[], None] = lambda: None
 
 
 @contextmanager
@@ -47,25 +48,35 @@ def serving(settings: Settings, key: str = "") -> Iterator[Site]:
     """The gateway, an in-memory queue and a replica in one event loop, in a thread of their own."""
     site = Site("", ScriptedEngine(), MemoryBroker(), key)
     app = create_app(settings, lambda: site.broker)
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="on"))
+    with listen("127.0.0.1", 0) as free:
+        port = free.getsockname()[1]
+    site.url = f"http://127.0.0.1:{port}/"
+    loop, started, over = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
 
     async def run() -> None:
         replica = Replica(loader(site.engine), site.broker, "r1", (0,), claim_wait=timedelta(milliseconds=20))
         await replica.start()
-        await server.serve()
+        server = HttpServer(app, "127.0.0.1", port)
+        await server.start()
+        connections = server._server.server_state.connections
+        site.cut_connections = lambda: loop.call_soon_threadsafe(
+            lambda: [connection.transport.abort() for connection in list(connections)]
+        )
+        started.set()
+        await over.wait()
+        await server.stop(timedelta(seconds=1))
         await replica.drain(timedelta(seconds=5))
 
-    thread = threading.Thread(target=asyncio.run, args=(run(),), daemon=True)
+    thread = threading.Thread(target=loop.run_until_complete, args=(run(),), daemon=True)
     thread.start()
-    while not server.started:
-        assert thread.is_alive(), "the gateway did not start"
-    site.url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/"
+    assert started.wait(30), "the gateway did not start"
     try:
         yield site
     finally:
         site.engine.release.set()
-        server.should_exit = True
+        loop.call_soon_threadsafe(over.set)
         thread.join(15)
+        loop.close()
 
 
 @pytest.fixture

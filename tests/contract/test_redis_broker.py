@@ -16,7 +16,7 @@ from redis.asyncio import Redis
 
 from contract.queues import Queue
 from support.waiting import wait_until
-from visionchat_serve import redis_link
+from visionchat_serve import redis_link, redis_reader
 from visionchat_serve.broker import Broker, LeaseState
 from visionchat_serve.errors import ConfigError, NotFound, QueueCannotWrite, Unavailable
 from visionchat_serve.messages import Finish
@@ -288,6 +288,26 @@ async def test_a_late_reader_of_the_same_job_misses_nothing(
     whole = "".join(f"{index} " for index in range(10))
     assert [text_of(answer) for answer in answers[::2]] == [whole] * 10
     assert [text_of(answer) for answer in answers[1::2]] == [whole[2 * index + 2 :] for index in range(10)]
+
+
+async def test_a_slow_reader_is_not_waited_for_and_misses_nothing(redis_queue: Queue, make_job: Any) -> None:
+    """What it has not read yet is in Redis, not in the gateway's memory."""
+    broker, other, job = redis_queue.open(), redis_queue.open(lease=timedelta(seconds=60)), make_job()
+    await other.submit(job, [])
+    [claim] = await other.claim("r", 1, NOW)
+    await other.publish(claim, 0, "0 ")
+    reading = broker.events(job.id)
+    first = await anext(reading)
+    total = 5 * redis_reader.BEHIND
+    for index in range(1, total):
+        await other.publish(claim, index, f"{index} ")
+    assert isinstance(broker, RedisBroker)
+    streams = broker._reader._streams
+    await wait_until(lambda: not streams, "nothing more is read for it")
+    await other.finish(claim, STOP)
+    told = [first, *[event async for event in reading]]
+    assert [event.value.text for event in told[:-1]] == [f"{index} " for index in range(total)]
+    assert told[-1].value == STOP
 
 
 async def test_an_idle_replica_costs_a_handful_of_calls(redis_queue: Queue) -> None:

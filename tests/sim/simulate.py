@@ -16,7 +16,8 @@ from sim.rivals import Rule
 from sim.traces import Trace
 from support.small_cluster import SmallCluster
 from visionchat_operator.api import VisionChatSpec
-from visionchat_operator.world import Load
+from visionchat_operator.plan import plan
+from visionchat_operator.world import Load, Observed
 
 START_UP = 45  # seconds from a pod's creation to a warm replica: image there, Ray joined, model loaded
 TARGET, MOST = 4, 6
@@ -53,6 +54,8 @@ class Ours:
         spec = VisionChatSpec.model_validate({"model": {"id": "tiny"}, "scaling": scaling, **fields})
         start_up, instant = timedelta(seconds=START_UP), timedelta(0)
         self._cluster = SmallCluster(spec, start_up=start_up, drain=instant, nodes={"a": 64})
+        self._seen: Observed | None = None
+        self._due = self._cluster.now
         self.changes = self.mode_changes = 0
 
     def step(self, second: int, depth: int | None, busy: frozenset[str]) -> None:
@@ -61,7 +64,11 @@ class Ours:
         cluster.advance(timedelta(seconds=1))
         cluster.jobs_in_hand(busy)
         before = cluster.status
-        made = cluster.plan(None if depth is None else Load(depth))
+        seen = cluster.observe(None if depth is None else Load(depth))
+        if seen == self._seen and cluster.now < self._due:  # as the reconciler does
+            return
+        made = plan(seen, cluster.settings, cluster.now)
+        self._seen, self._due = seen, cluster.now + made.requeue_after
         cluster.carry_out(made)
         self.changes += made.status.replicas.desired != before.replicas.desired
         self.mode_changes += made.status.mode != before.mode

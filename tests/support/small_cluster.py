@@ -93,7 +93,8 @@ class SmallCluster:
         """Which pods (by uid) work on a job, as their reports say."""
         for worker in list(self.workers.values()):
             jobs = int(worker.uid in busy) if worker.serving else None
-            self.workers[worker.name] = replace(worker, jobs=jobs)
+            if worker.jobs != jobs:
+                self.workers[worker.name] = replace(worker, jobs=jobs)
 
     def advance(self, by: timedelta) -> None:
         """Let time pass: pods end, are placed, refused, become warm."""
@@ -115,6 +116,8 @@ class SmallCluster:
                 return replace(worker, node=node, failed=True, failure="SMTAlignmentError", unschedulable_since=None)
             return replace(worker, node=node, created=self.now, unschedulable_since=None)
         warm = self.now - worker.created >= self.start_up
+        if worker.ready and worker.serving == warm:
+            return worker
         return replace(worker, ready=True, serving=warm, jobs=worker.jobs if warm else None)
 
     def _place(self, worker: Worker) -> str | None:

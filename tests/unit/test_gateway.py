@@ -18,6 +18,7 @@ from PIL import Image
 from support import asgi
 from support.scripted_engine import ScriptedEngine, loader
 from support.waiting import wait_until
+from visionchat_serve import replica
 from visionchat_serve.affinity import affinity
 from visionchat_serve.api_keys import new_key
 from visionchat_serve.broker import BrokerPolicy
@@ -272,6 +273,12 @@ async def test_health_readiness_models_and_metrics(house: House) -> None:
         assert line in page
 
 
+@pytest.fixture
+def quick_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica, "REPORT", timedelta(milliseconds=50))
+
+
+@pytest.mark.usefixtures("quick_reports")
 async def test_a_known_picture_is_told_and_counted(house: House) -> None:
     questions = [chat("one", picture()), chat("two", picture(), picture(65)), chat("three", picture(66))]
     usages = [(await house.post(question)).json()["usage"] for question in questions]

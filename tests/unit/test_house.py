@@ -38,3 +38,7 @@ def test_importing_the_gateway_imports_neither_torch_nor_ray() -> None:
 
 def test_the_command_line_starts_light() -> None:
     assert loaded_by("visionchat_serve.cli", "torch", "ray", "numpy", "fastapi") == []
+
+
+def test_threads_are_limited_before_anything_heavy_is_imported() -> None:
+    assert loaded_by("visionchat_serve.cpu", "numpy", "torch", "ray", "pydantic") == []

@@ -267,7 +267,7 @@ def test_scale_in_takes_the_idle(cluster: SmallCluster, history: list[Moment]) -
             assert all(w.jobs for w in same_kind if w.mode in {t.mode for t in taken if t.jobs})
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)  # ten minutes each
 @given(clusters(pinning={"mode": "Always", "fallback": "Shared"}))
 def test_refusals_back_off_and_never_become_a_storm(cluster: SmallCluster) -> None:
     cluster.nodes, cluster.refuses = {"a": 64}, frozenset({"a"})
