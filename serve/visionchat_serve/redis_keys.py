@@ -72,14 +72,22 @@ class Keys:
         """String: the job that is being answered for all who ask the same."""
         return self._name("flight", cache_key)
 
+    def leader(self, cache_key: str) -> str:
+        """String: the job that was leased last of all that ask the same."""
+        return self._name("leader", cache_key)
+
     def job(self, job_id: str) -> str:
         """Hash: the job, its status, attempt and deadline."""
         return self._name("job", job_id)
 
     def events(self, job_id: str) -> str:
         """Stream: the pieces of the answer and its end."""
-        return self._name("job", job_id, "events")
+        return self._name("events", job_id)
+
+    def clients(self, job_id: str) -> str:
+        """Set: who waits for a shared job."""
+        return self._name("clients", job_id)
 
     def images(self, job_id: str) -> str:
         """List: the job's pictures, in order."""
-        return self._name("job", job_id, "images")
+        return self._name("images", job_id)
