@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 import yaml
 
 from support.chart import CHART, EVERYTHING, NAMESPACE, ROOT, Objects, pods, template, the
-from visionchat_operator import cli, names, rbac
+from visionchat_operator import cli as operator_cli
+from visionchat_operator import names, rbac
 from visionchat_operator.crd import custom_resource_definition
 from visionchat_operator.world import Key
+from visionchat_serve import __version__
+from visionchat_serve import cli as serve_cli
 from visionchat_serve.redis_address import clients
 
 PROMETHEUS = {"ServiceMonitor", "PodMonitor", "PrometheusRule"}
@@ -20,14 +26,19 @@ def kinds(objects: Objects) -> list[str]:
     return sorted({one["kind"] for one in objects})
 
 
-def operators_arguments(objects: Objects) -> Any:
-    """As the operator's own command line understands them."""
-    seen = []
+def understood(command_line: ModuleType, action: str, words: list[str]) -> Any:
+    """The arguments as that program's own command line understands them."""
+    seen: list[Any] = []
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(cli, "_run", lambda args: seen.append(args) or 0)
-        (container,) = the("Deployment", "visionchat-operator", objects)["spec"]["template"]["spec"]["containers"]
-        assert cli.main(container["args"]) == 0
+        patched.setattr(command_line, action, lambda args: seen.append(args) or 0)
+        assert command_line.main(words) == 0
     return seen[0]
+
+
+def operators_arguments(objects: Objects) -> Any:
+    (container,) = the("Deployment", "visionchat-operator", objects)["spec"]["template"]["spec"]["containers"]
+    assert container["command"] == ["visionchat-operator"]
+    return understood(operator_cli, "_run", container["args"])
 
 
 def test_by_default_there_is_all_that_a_cluster_needs(by_default: Objects) -> None:
@@ -123,6 +134,19 @@ def test_redis_loses_nothing(by_default: Objects) -> None:
     assert stateful["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"] == "8Gi"
 
 
+def test_another_version_of_the_chart_restarts_the_operator_alone(by_default: Objects, tmp_path: Path) -> None:
+    newer = shutil.copytree(CHART, tmp_path / "visionchat")
+    about = newer / "Chart.yaml"
+    about.write_text(about.read_text().replace(f"ersion: {__version__}", "ersion: 99.0.0"))
+    then = template(chart=newer)
+    assert the("StatefulSet", "visionchat-redis", then)["metadata"]["labels"]["helm.sh/chart"] == "visionchat-99.0.0"
+    redis, operator = "StatefulSet visionchat-redis", "Deployment visionchat-operator"
+    for kind, name in (redis.split(), operator.split()):
+        old, new = (the(kind, name, objects)["spec"]["template"] for objects in (by_default, then))
+        assert (old == new) == (kind == "StatefulSet")
+    assert pods(then)[operator]["containers"][0]["image"] == "visionchat/operator:99.0.0"
+
+
 def test_a_claim_of_ones_own_or_none() -> None:
     for values, source in (
         ({"redis.persistence.existingClaim": "mine"}, {"persistentVolumeClaim": {"claimName": "mine"}}),
@@ -164,7 +188,10 @@ def test_everything_has_the_common_labels(everything: Objects) -> None:
 def test_helm_test_asks_the_visionchat(everything: Objects) -> None:
     pod = the("Pod", "visionchat-test", everything)
     (container,) = pod["spec"]["containers"]
-    assert container["args"][0] == f"--url=http://demo.{NAMESPACE}.svc"
+    assert container["command"] == ["visionchat", "ask"]
+    told = understood(serve_cli, "_ask", [*container["command"][1:], *container["args"]])
+    assert (told.url, told.api_key) == (f"http://demo.{NAMESPACE}.svc", "$(API_KEY)")
+    assert [str(picture) for picture in told.pictures] == ["/pictures/circle-and-square.png"]
     assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
 
 

@@ -36,9 +36,9 @@ def flags(values: Mapping[str, Any] | None = None, files: Sequence[Path] = ()) -
     return told + [word for k, v in (values or {}).items() for word in ("--set-json", f"{k}={json.dumps(v)}")]
 
 
-def template(values: Mapping[str, Any] | None = None, *files: Path, more: Sequence[str] = ()) -> Objects:
+def template(values: Mapping[str, Any] | None = None, *files: Path, chart: Path = CHART) -> Objects:
     """All objects that the chart renders, hooks among them."""
-    words = ["template", RELEASE, str(CHART), "--namespace", NAMESPACE, *flags(values, files), *more]
+    words = ["template", RELEASE, str(chart), "--namespace", NAMESPACE, *flags(values, files)]
     answer = helm(*words)
     assert answer.returncode == 0, answer.stderr
     return [document for document in yaml.safe_load_all(answer.stdout) if document]
