@@ -25,6 +25,7 @@ from visionchat_operator.store import Store
 from visionchat_operator.world import Key, Manifest, Observed, RayState, Ref, Worker
 from visionchat_serve.messages import ReplicaReport
 
+NEEDED_BY = "spec.queue names it, or else the operator's --redis-secret"
 SECRET_AGE, SECRET_AGE_AFTER_FAILURE = timedelta(minutes=10), timedelta(seconds=30)
 FETCH_AGE = timedelta(seconds=3)
 RAY_AGE, RAY_AGE_WHEN_SETTLED = timedelta(seconds=1), timedelta(seconds=15)
@@ -143,9 +144,9 @@ class Observer:
         age = SECRET_AGE_AFTER_FAILURE if where in self._queue_failed else SECRET_AGE
         data = await self._secret(where.namespace, name, age)
         if data is None:
-            raise SecretMissing(f"there is no Secret {name}, which spec.queue names")
+            raise SecretMissing(f"there is no Secret {name} in namespace {where.namespace}; {NEEDED_BY}")
         if key not in data:
-            raise SecretMissing(f"the Secret {name}, which spec.queue names, has no key {key}")
+            raise SecretMissing(f"the Secret {name} has no key {key}; {NEEDED_BY}")
         return base64.b64decode(data[key]).decode().strip()
 
     async def _secret(self, namespace: str, name: str, age: timedelta) -> dict[str, str] | None:
