@@ -29,7 +29,7 @@ from support.real_cluster import RealCluster, real_cluster  # noqa: E402
 from support.workload_image import WORKLOAD, mounts, volumes  # noqa: E402
 from visionchat_serve.client import Timing, ask  # noqa: E402
 
-NAMESPACE = "default"
+NAMESPACE = parts.SYSTEM
 BUSY = "import os\nfor _ in range(1):\n    os.fork()\nwhile True:\n    sum(range(10000))"
 UNCACHED = {"env": [{"name": "VISIONCHAT_CACHE_TTL_SECONDS", "value": "0"}]}
 
@@ -79,9 +79,7 @@ def main() -> None:
 
 
 def _apply(cluster: RealCluster, chats: Chats, mode: str) -> None:
-    metadata = {"name": "demo", "namespace": NAMESPACE}
-    spec = parts.small(pinning={"mode": mode}, podTemplate=UNCACHED)
-    cluster.apply({"apiVersion": "visionchat.dev/v1alpha1", "kind": "VisionChat", "metadata": metadata, "spec": spec})
+    cluster.apply(parts.visionchat(NAMESPACE, pinning={"mode": mode}, podTemplate=UNCACHED))
     wanted = {"Never": ("False", "NotAsked"), "Always": ("True", "Pinned")}[mode]
     eventually(lambda: chats.ready(1) and chats.condition("CPUPinned") == wanted, f"pinning {mode}", 240)
 

@@ -16,6 +16,7 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
 from support import cluster_parts as parts  # noqa: E402
+from support.chart import RELEASE  # noqa: E402
 from support.cluster_binaries import binaries  # noqa: E402
 from support.cluster_fixtures import Chats, eventually  # noqa: E402
 from support.real_cluster import RealCluster  # noqa: E402
@@ -48,23 +49,22 @@ def up(policy: str) -> None:
         cluster.start()
         print("the node is ready", flush=True)
         parts.fill(cluster)
-        print("Redis and the operator run", flush=True)
+        print("the chart is installed; Redis and the operator run", flush=True)
         show(cluster)
     except BaseException:
         cluster.stop()
         raise
-    address = cluster.api.get("/api/v1/namespaces/default/services/demo")["spec"]["clusterIP"]
+    address = cluster.api.get(f"/api/v1/namespaces/{parts.SYSTEM}/services/demo")["spec"]["clusterIP"]
     (kubectl,) = binaries(["kubectl"]).values()
     print(HOW.format(url=f"http://{address}", picture=PICTURE, kubeconfig=cluster.kubeconfig, kubectl=kubectl))
 
 
 def show(cluster: RealCluster) -> None:
-    """Apply a VisionChat and wait until it answers."""
-    metadata = {"name": "demo", "namespace": "default"}
-    chat = {"apiVersion": "visionchat.dev/v1alpha1", "kind": "VisionChat", "metadata": metadata, "spec": parts.small()}
-    cluster.apply(chat)
+    """Apply a VisionChat, wait until it answers, and let the chart's own test ask it."""
+    cluster.apply(parts.visionchat(parts.SYSTEM))
     print("a VisionChat is applied", flush=True)
-    eventually(lambda: Chats(cluster.api, "default").condition("Ready")[0] == "True", "the VisionChat is ready", 300)
+    eventually(lambda: Chats(cluster.api, parts.SYSTEM).condition("Ready")[0] == "True", "the VisionChat is ready", 300)
+    print(parts.helm_says(cluster, "test", RELEASE, "--namespace", parts.SYSTEM), flush=True)
 
 
 def main() -> None:

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from support.cluster_fixtures import CHATS, Chats, eventually
-from support.cluster_parts import SYSTEM, fill, small
+from support.cluster_fixtures import Chats, eventually
+from support.cluster_parts import SYSTEM, fill, share_queue, visionchat
 from support.real_cluster import RealCluster, real_cluster
 from support.real_node import missing
 
@@ -48,6 +48,7 @@ def new_namespace(cluster: RealCluster) -> Iterator[str]:
     """Everything in it is gone afterwards, CPUs included."""
     name = f"test-{next(_numbers)}"
     cluster.kubectl("create", "namespace", name)
+    share_queue(cluster, name)
     try:
         yield name
     finally:
@@ -77,9 +78,7 @@ class Service(Chats):
 
     def apply(self, name: str = "demo", **spec: Any) -> None:
         """As users do, and wait until it answers."""
-        metadata = {"name": name, "namespace": self.namespace}
-        kind, version = "VisionChat", CHATS.removeprefix("/apis/")
-        self.cluster.apply({"apiVersion": version, "kind": kind, "metadata": metadata, "spec": small(**spec)})
+        self.cluster.apply(visionchat(self.namespace, name, **spec))
         eventually(lambda: self.condition("Ready", name)[0] == "True", f"{name} is ready", READY_SECONDS)
 
     @property

@@ -50,13 +50,13 @@ def delete_head(service: Service) -> None:
 
 
 def delete_redis(service: Service) -> None:
-    _delete_pods(service, SYSTEM, f"app={REDIS}")
-    rolled_out(service.cluster, REDIS)
+    _delete_pods(service, SYSTEM, f"app.kubernetes.io/name={REDIS}")
+    rolled_out(service.cluster, f"statefulset/{REDIS}")
 
 
 def delete_operator(service: Service) -> None:
-    _delete_pods(service, SYSTEM, f"app={OPERATOR}")
-    rolled_out(service.cluster, OPERATOR)
+    _delete_pods(service, SYSTEM, f"app.kubernetes.io/name={OPERATOR}")
+    rolled_out(service.cluster, f"deployment/{OPERATOR}")
 
 
 def restart_kubelet(service: Service) -> None:
