@@ -16,6 +16,7 @@ MANIFEST = Path(__file__).parents[2] / "manifests" / "doctor.yaml"
 
 def test_the_job_says_what_the_kubelet_does(cluster: RealCluster) -> None:
     job = yaml.safe_load(MANIFEST.read_text())
+    job["metadata"]["namespace"] = SYSTEM
     pod = job["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     container["image"] = WORKLOAD
