@@ -51,6 +51,7 @@ def test_every_pod_passes_the_restricted_profile(chosen: VisionChatSpec) -> None
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
         assert pod["automountServiceAccountToken"] is False
+        assert pod["enableServiceLinks"] is False, "a Service named visionchat would look like settings"
         allowed = {"name", "emptyDir", "secret", "persistentVolumeClaim"}
         assert all(volume.keys() <= allowed for volume in pod["volumes"])
         for container in pod["containers"]:
