@@ -231,6 +231,7 @@ class SentinelSpec(Model):
     password: SecretKey | None = Field(
         None, description="Password of the Redis behind the Sentinels; default key `password`."
     )
+    tls: bool = Field(False, description="Sentinels and Redis speak TLS.")
 
 
 class QueueSpec(Model):
@@ -243,6 +244,11 @@ class QueueSpec(Model):
         None, description="Secret that holds the whole URL, password included; default key `url`."
     )
     sentinel: SentinelSpec | None = Field(None, description="Redis found through its Sentinels.")
+    ca_secret: SecretKey | None = Field(
+        None,
+        description="Secret with the certificate (PEM) of the authority that vouches for a rediss:// server; "
+        "default key `ca.crt`.",
+    )
     delete_with_resource: bool = Field(
         False, description="Delete this VisionChat's keys in Redis when the VisionChat is deleted."
     )
@@ -253,7 +259,19 @@ class QueueSpec(Model):
             "set one of queue.url, queue.urlSecret and queue.sentinel",
             lambda q: sum(x is not None for x in (q.url, q.url_secret, q.sentinel)) <= 1,
         ),
+        Rule(
+            "!has(self.caSecret) || has(self.urlSecret) || (has(self.url) && self.url.startsWith('rediss://'))"
+            " || (has(self.sentinel) && self.sentinel.tls)",
+            "queue.caSecret is for a Redis with TLS: rediss:// in queue.url or queue.urlSecret, or queue.sentinel.tls",
+            lambda q: q.ca_secret is None or q.url_secret is not None or q.with_tls,
+        ),
     )
+
+    @property
+    def with_tls(self) -> bool:
+        """As far as the spec says; an address in a Secret says it itself."""
+        by_url = self.url is not None and self.url.startswith("rediss://")
+        return by_url or (self.sentinel is not None and self.sentinel.tls)
 
 
 class GatewaySpec(Model):

@@ -7,6 +7,7 @@ same decision. Every step may be repeated. Nothing is written that is so already
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 from collections.abc import Sequence
@@ -15,11 +16,11 @@ from typing import Any
 from visionchat_operator import children, names
 from visionchat_operator.children import Owner
 from visionchat_operator.drift import differs, signed
-from visionchat_operator.kube import Kube
+from visionchat_operator.kube import ApiException, Kube
 from visionchat_operator.metrics import OperatorMetrics
-from visionchat_operator.observe import Observer
+from visionchat_operator.observe import Observer, SecretMissing
 from visionchat_operator.plan import Plan
-from visionchat_operator.queues import Queues
+from visionchat_operator.queues import Queues, QueueUnavailable
 from visionchat_operator.ray_head import RayHead
 from visionchat_operator.store import Store, version
 from visionchat_operator.world import Decision, Key, Manifest, Observed, Ref
@@ -60,8 +61,19 @@ class Applier:
         for removal in plan.delete:
             await self._kube.delete(seen.key.namespace, removal.ref, removal.uid)
         if plan.forget_queue:
-            await self._queues.purge(await self._observer.redis_url(seen.key, seen.spec), names.queue(seen.key))
+            await self._forget_queue(plan.patient, seen)
         await self._set_finalizer(plan.finalizer, seen)
+
+    async def _forget_queue(self, patient: bool, seen: Observed) -> None:
+        """Without patience a queue that cannot be reached is left behind; all its keys have a time to live."""
+        try:
+            await self._queues.purge(await self._observer.redis_url(seen.key, seen.spec), names.queue(seen.key))
+        except (QueueUnavailable, SecretMissing) as error:
+            if patient:
+                raise
+            left = Decision("QueueLeft", f"the queue's keys are left in Redis until they expire: {error}", warning=True)
+            with contextlib.suppress(ApiException):  # the namespace may be going too, and then takes no events
+                await self._tell([left], seen)
 
     async def _set_finalizer(self, wanted: bool, seen: Observed) -> None:
         if wanted == (names.FINALIZER in seen.finalizers):

@@ -51,7 +51,8 @@ def _add_run(run: argparse.ArgumentParser) -> None:
     run.add_argument("--lease-namespace", help="namespace of the leader's Lease (default: the pod's own)")
     run.add_argument("--host", default="0.0.0.0", help="where /healthz and /metrics listen (default %(default)s)")  # noqa: S104
     run.add_argument("--port", type=int, default=8080, help="and on which port (default %(default)s)")
-    run.add_argument("--image", default=_env("IMAGE", defaults.image), help="image of VisionChats that name none")
+    image = _env("DEFAULT_IMAGE", defaults.image)
+    run.add_argument("--default-image", default=image, help="image of VisionChats that name none (default %(default)s)")
     redis = _env("REDIS_URL", defaults.redis_url)
     run.add_argument("--redis-url", default=redis, help="Redis of VisionChats that name none")
     run.add_argument("--head-url", help="where Ray heads are reached, with {name} and {namespace}")
@@ -69,7 +70,7 @@ def _run(args: argparse.Namespace) -> int:
     from visionchat_operator.run import HEAD_URL, Options, run
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    for noisy in ("kopf", "httpx"):
+    for noisy in ("kopf", "httpx", "visionchat_serve.redis_link"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     own = args.lease_namespace or _own_namespace(args)
     options = Options(
@@ -79,7 +80,7 @@ def _run(args: argparse.Namespace) -> int:
         host=args.host,
         port=args.port,
         head_url=args.head_url or HEAD_URL,
-        plan=PlanSettings(Defaults(args.image, args.redis_url), own),
+        plan=PlanSettings(Defaults(args.default_image, args.redis_url), own),
     )
     try:
         asyncio.run(run(options))

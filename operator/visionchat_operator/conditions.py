@@ -33,11 +33,13 @@ class Situation:
     serving: int
     suspended: bool
     model: str
+    fetching: str  # how far the model's files are, for people
     head_ready: bool
     rolling: str | None
     fault: str | None  # why the queue's load is not known
     no_room_to_roll: bool
     waiting_for_pins: bool
+    stuck: tuple[Worker, ...] = ()  # pods that do not end
 
 
 def findings(it: Situation, pinned: Finding) -> list[Finding]:
@@ -64,7 +66,7 @@ def _why_none_serves(it: Situation) -> tuple[str, str]:
 
 def _progressing(it: Situation) -> Finding:
     if it.model == "Fetching":
-        return Finding("Progressing", True, "FetchingModel", "the model is fetched onto its claim")
+        return Finding("Progressing", True, "FetchingModel", _and("the model is fetched onto its claim", it.fetching))
     if it.rolling is not None:
         return Finding("Progressing", True, "Rolling", it.rolling)
     if it.serving != it.desired:
@@ -74,16 +76,28 @@ def _progressing(it: Situation) -> Finding:
 
 def _degraded(it: Situation, pinned: Finding) -> Finding:
     if it.model == "Failed":
-        message = "the Job that fetches the model failed; its pod's log says why; delete the Job to try again"
-        return Finding("Degraded", True, "ModelFailed", message)
+        message = "the Job that fetches the model failed; delete it to try again"
+        return Finding("Degraded", True, "ModelFailed", _and(message, it.fetching))
     if it.waiting_for_pins:
         return Finding("Degraded", True, pinned.reason, pinned.message)
+    if it.stuck:
+        return Finding("Degraded", True, "PodStuck", _stuck(it.stuck))
     if it.no_room_to_roll:
         message = "no node has room for a new replica beside the old one, so the old one stops first"
         return Finding("Degraded", True, "NoRoomToRoll", message)
     if it.fault is not None:
         return Finding("Degraded", True, "QueueUnreachable", "the number of replicas is held until Redis answers")
     return Finding("Degraded", False, "Healthy", "nothing is wrong")
+
+
+def _and(message: str, more: str) -> str:
+    return f"{message}; {more}" if more else message
+
+
+def _stuck(pods: Sequence[Worker]) -> str:
+    where = ", ".join(f"{pod.name} on node {pod.node}" for pod in pods)
+    advice = "where the node is gone for good, `kubectl delete pod NAME --force` lets the name go"
+    return f"not ended long after their grace: {where}; other replicas go on without them; {advice}"
 
 
 def _load_known(it: Situation) -> Finding:

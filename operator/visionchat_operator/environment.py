@@ -11,12 +11,14 @@ from datetime import timedelta
 from typing import Any
 
 from visionchat_operator import names
-from visionchat_operator.api import VisionChatSpec
+from visionchat_operator.api import QueueSpec, VisionChatSpec
 from visionchat_operator.world import Key, Manifest
+from visionchat_serve import __version__
 
 MODELS = "/models"
 TOKEN_FILE = "/etc/visionchat/ray/token"  # noqa: S105 - a path
 KEYS_FILE = "/etc/visionchat/keys/keys"
+AUTHORITY_FILE = "/etc/visionchat/redis/ca.crt"
 DRAIN = timedelta(seconds=75)  # what Serve gives a replica to end its answer; see `visionchat_serve.app`
 RAY_DRAIN = DRAIN + timedelta(seconds=10)
 GRACE = RAY_DRAIN + timedelta(seconds=15)
@@ -33,12 +35,14 @@ PORTS = {
     "max-worker-port": 19999,
 }
 
+URL, PASSWORD, AUTHORITY = "VISIONCHAT_REDIS_URL", "VISIONCHAT_REDIS_PASSWORD", "VISIONCHAT_REDIS_CA_FILE"
+
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
     """What a VisionChat gets where it says nothing: from the operator's own command line."""
 
-    image: str = "ghcr.io/visionchat/serve:latest"
+    image: str = f"visionchat/serve:{__version__}"
     redis_url: str = "redis://visionchat-redis:6379/0"
 
 
@@ -77,18 +81,22 @@ def model_path(spec: VisionChatSpec) -> str:
 
 
 def redis(spec: VisionChatSpec, defaults: Defaults) -> list[Manifest]:
-    """VISIONCHAT_REDIS_URL, and what it is made of where a Secret takes part."""
+    """Where the queue is, its password, and who vouches for the server."""
     queue = spec.queue
+    authority = [{"name": AUTHORITY, "value": AUTHORITY_FILE}] if queue.ca_secret else []
+    return [*_redis_url(queue, defaults), *authority]
+
+
+def _redis_url(queue: QueueSpec, defaults: Defaults) -> list[Manifest]:
     if queue.url_secret is not None:
-        return [_from_secret("VISIONCHAT_REDIS_URL", queue.url_secret.name, queue.url_secret.key or "url")]
+        return [_from_secret(URL, queue.url_secret.name, queue.url_secret.key or "url")]
     if queue.sentinel is None:
-        return [{"name": "VISIONCHAT_REDIS_URL", "value": queue.url or defaults.redis_url}]
-    sentinel, env, login = queue.sentinel, [], ""
-    if sentinel.password is not None:
-        env.append(_from_secret("REDIS_PASSWORD", sentinel.password.name, sentinel.password.key or "password"))
-        login = ":$(REDIS_PASSWORD)@"
-    url = f"redis+sentinel://{login}{','.join(sentinel.addresses)}/{sentinel.master}/0"
-    return [*env, {"name": "VISIONCHAT_REDIS_URL", "value": url}]
+        return [{"name": URL, "value": queue.url or defaults.redis_url}]
+    sentinel, secret = queue.sentinel, queue.sentinel.password
+    password = [_from_secret(PASSWORD, secret.name, secret.key or "password")] if secret else []
+    scheme = "rediss+sentinel" if sentinel.tls else "redis+sentinel"
+    url = f"{scheme}://{','.join(sentinel.addresses)}/{sentinel.master}/0"
+    return [*password, {"name": URL, "value": url}]
 
 
 def ray(key: Key, cpus: int | None) -> list[Manifest]:

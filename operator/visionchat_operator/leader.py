@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from aiohttp import ClientError
 from kubernetes.aio import client
 from kubernetes.aio.client import ApiClient
 from kubernetes.aio.leaderelection.electionconfig import Config
@@ -31,13 +32,24 @@ class _Lock(LeaseLock):
             return False
         return True
 
+    async def release(self) -> None:
+        """Let another one lead at once, unless it does so already."""
+        try:
+            lease = await self.api_instance.read_namespaced_lease(self.name, self.namespace)
+            if lease.spec is not None and lease.spec.holder_identity == self.identity:
+                lease.spec.holder_identity = None
+                await self.api_instance.replace_namespaced_lease(self.name, self.namespace, lease)
+        except (client.ApiException, ClientError, TimeoutError) as error:
+            log.warning("the Lease %s was not released, it will expire: %r", self.name, error)
+
 
 class LeadershipLost(Exception):
     """Another operator may lead by now; this one has to end at once."""
 
 
 async def while_leading(api: ApiClient, namespace: str, identity: str, work: Callable[[], Awaitable[None]]) -> None:
-    """Wait for the Lease, then do the work, and renew until it ends. Raises `LeadershipLost`, and what work raises."""
+    """Wait for the Lease, then do the work, renew until it ends, and let go. Raises `LeadershipLost`, and what work
+    raises."""
     leading = asyncio.Event()
 
     async def started() -> None:
@@ -60,6 +72,8 @@ async def while_leading(api: ApiClient, namespace: str, identity: str, work: Cal
         for task in (working, election):
             task.cancel()
         await asyncio.gather(working, election, return_exceptions=True)
+        if leading.is_set():
+            await lock.release()
 
 
 async def _when(begins: asyncio.Event, work: Callable[[], Awaitable[None]]) -> None:

@@ -18,7 +18,7 @@ from visionchat_operator.api import VisionChatSpec
 from visionchat_operator.kube import Kube
 from visionchat_operator.nodes import nodes_for
 from visionchat_operator.plan import PlanSettings
-from visionchat_operator.queues import Queues, QueueUnavailable, QueueView
+from visionchat_operator.queues import Queues, QueueUnavailable, QueueView, address
 from visionchat_operator.ray_head import RayHead, RayUnavailable
 from visionchat_operator.status_api import Mode, VisionChatStatus
 from visionchat_operator.store import Store
@@ -81,12 +81,14 @@ class Observer:
             spec=spec,
             status=status,
             workers=workers,
+            fetchers=tuple(p for p in pods if p["metadata"].get("labels", {}).get(names.COMPONENT) == names.MODEL),
             children={ref: manifest for ref, manifest in children.items() if ref.kind != "Pod"},
             load=view.load if view else None,
             load_fault=fault,
             ray=ray,
             nodes=self._nodes(key, spec),
             deleting="deletionTimestamp" in metadata,
+            deleted_at=_time(metadata["deletionTimestamp"]) if "deletionTimestamp" in metadata else None,
             finalizers=tuple(metadata.get("finalizers", ())),
             route_api=self.route_api,
         )
@@ -110,27 +112,25 @@ class Observer:
         return view, None
 
     async def redis_url(self, key: Key, spec: VisionChatSpec) -> str:
-        """The address of the queue, passwords filled in. Raises `SecretMissing`."""
-        url = ""
+        """The address of the queue, with all that is in Secrets. Raises `SecretMissing` and `QueueUnavailable`."""
+        found: dict[str, str] = {}
         for variable in environment.redis(spec, self._settings.defaults):
-            if (source := variable.get("valueFrom")) is not None:
-                reference = source["secretKeyRef"]
-                value = await self._secret_value(key, reference["name"], reference["key"])
-                url = value if variable["name"] == "VISIONCHAT_REDIS_URL" else url
-                password = value
-            else:
-                url = variable["value"]
-                url = url.replace("$(REDIS_PASSWORD)", password) if "$(REDIS_PASSWORD)" in url else url
-        return url
+            reference = variable.get("valueFrom", {}).get("secretKeyRef")
+            value = variable.get("value", "")
+            found[variable["name"]] = await self._secret_value(key, **reference) if reference else value
+        if (authority := spec.queue.ca_secret) is not None:
+            pem = await self._secret_value(key, authority.name, authority.key or "ca.crt")
+            found[environment.AUTHORITY] = pem
+        return address(found[environment.URL], found.get(environment.PASSWORD), found.get(environment.AUTHORITY))
 
-    async def _secret_value(self, key: Key, name: str, field: str) -> str:
-        age = SECRET_AGE_AFTER_FAILURE if key in self._queue_failed else SECRET_AGE
-        data = await self._secret(key.namespace, name, age)
+    async def _secret_value(self, where: Key, name: str, key: str) -> str:
+        age = SECRET_AGE_AFTER_FAILURE if where in self._queue_failed else SECRET_AGE
+        data = await self._secret(where.namespace, name, age)
         if data is None:
             raise SecretMissing(f"there is no Secret {name}, which spec.queue names")
-        if field not in data:
-            raise SecretMissing(f"the Secret {name}, which spec.queue names, has no key {field}")
-        return base64.b64decode(data[field]).decode().strip()
+        if key not in data:
+            raise SecretMissing(f"the Secret {name}, which spec.queue names, has no key {key}")
+        return base64.b64decode(data[key]).decode().strip()
 
     async def _secret(self, namespace: str, name: str, age: timedelta) -> dict[str, str] | None:
         known = self._secrets.get((namespace, name))
@@ -230,6 +230,7 @@ def _worker(pod: Manifest, report: ReplicaReport | None, ray: RayState | None, u
         ready=ready,
         serving=ready and (unseen or report is not None or (ray is not None and ip in ray.running)),
         deleting="deletionTimestamp" in metadata,
+        ends_by=_time(metadata["deletionTimestamp"]) if "deletionTimestamp" in metadata else None,
         failed=failed,
         failure=status.get("reason") if failed else None,
         unschedulable_since=_time(scheduled["lastTransitionTime"]) if unschedulable else None,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from visionchat_operator import children, conditions, names, pinning, rollout, scaling
+from visionchat_operator import children, conditions, model_files, names, pinning, rollout, scaling
 from visionchat_operator.api import GatewayKind, VisionChatSpec
 from visionchat_operator.children import Owner
 from visionchat_operator.environment import Defaults
@@ -23,6 +23,7 @@ from visionchat_operator.status_api import (
 from visionchat_operator.world import Decision, Load, Manifest, Observed, Ref, Worker
 
 PLAN_AGAIN = timedelta(seconds=30)  # although nothing has changed
+FAREWELL = timedelta(minutes=5)  # so long a queue that cannot be deleted keeps its VisionChat from going
 NEVER_DELETED = {"PersistentVolumeClaim", "Secret", "Pod"}  # data, the token, and what rollout decides on
 
 
@@ -55,27 +56,29 @@ class Plan:
     decisions: tuple[Decision, ...] = ()
     finalizer: bool = False  # whether there should be one
     forget_queue: bool = False
+    patient: bool = True  # try again if the queue cannot be forgotten
     requeue_after: timedelta = PLAN_AGAIN  # when the passing of time alone may change the plan
 
 
 def plan(observed: Observed, settings: PlanSettings, now: datetime) -> Plan:
     """What to do now. Calling it again on the outcome, at the same moment, changes nothing."""
     if observed.deleting:
-        return _farewell(observed)
+        return _farewell(observed, now)
     return _Planner(observed, settings, now).plan()
 
 
-def _farewell(observed: Observed) -> Plan:
+def _farewell(observed: Observed, now: datetime) -> Plan:
     """Owner references take the children away. Only a queue that is to be deleted has to wait for the replicas."""
     if names.FINALIZER not in observed.finalizers:
         return Plan(observed.status)
-    left = [w for w in observed.workers if not w.deleting]
     head = Removal(Ref("Deployment", names.head(observed.key)))
-    removals = tuple(Removal(Ref("Pod", w.name), w.uid) for w in left)
-    if observed.workers:
+    removals = tuple(Removal(Ref("Pod", w.name), w.uid) for w in observed.workers if not w.deleting)
+    if any(not rollout.is_stuck(w, now) for w in observed.workers):
         return Plan(observed.status, delete=removals, finalizer=True)
-    gone = head.ref not in observed.children
-    return Plan(observed.status, delete=() if gone else (head,), finalizer=not gone, forget_queue=gone)
+    if head.ref in observed.children:
+        return Plan(observed.status, delete=(head,), finalizer=True)
+    waited = now - (observed.deleted_at or now)
+    return Plan(observed.status, finalizer=False, forget_queue=True, patient=waited < FAREWELL)
 
 
 class _Planner:
@@ -124,7 +127,7 @@ class _Planner:
         )
         indices = (names.worker_index(self._seen.key, w.name) for w in self._seen.workers)
         used = frozenset(index for index in indices if index is not None)
-        if model not in ("Embedded", "Present"):  # the old ones go on until the new model is there
+        if model not in model_files.READY:  # the old ones go on until the new model is there
             return rollout.only_surplus(wanted, self._seen.workers, self._now)
         return rollout.next_steps(wanted, self._seen.workers, used, self._now)
 
@@ -138,7 +141,12 @@ class _Planner:
         job = children.model_job(self._owner, spec, self._settings.defaults)
         there = seen.children.get(Ref("Job", job["metadata"]["name"]))
         objects = [job] if spec.model.claim_name else [children.model_claim(self._owner, spec), job]
-        return _job_state(there), objects
+        return model_files.state(there), objects
+
+    def _fetching(self) -> str:
+        name = children.model_job_name(self._seen.key, self._spec)
+        pods = [p for p in self._seen.fetchers if p["metadata"]["labels"].get("job-name", name) == name]
+        return model_files.progress(self._seen.children.get(Ref("Job", name)), pods)
 
     def _children(self, waits: bool) -> list[Manifest]:
         """`waits`: old replicas answer still, so the gateway stays as it is until the new ones do."""
@@ -176,11 +184,13 @@ class _Planner:
             serving=len(serving),
             suspended=spec.suspend,
             model=model,
+            fetching=self._fetching(),
             head_ready=_available(seen.children.get(Ref("Deployment", names.head(seen.key)))),
             rolling=steps.rolling,
             fault=seen.load_fault if seen.load is None else None,
             no_room_to_roll=steps.no_room,
             waiting_for_pins=pinned.hold and pinned.pinned < scaled.replicas,
+            stuck=tuple(w for w in seen.workers if rollout.is_stuck(w, self._now)),
         )
         finding = conditions.cpu_pinned(seen.workers, seen.nodes, spec.cpus_per_replica, pinned)
         found = conditions.findings(situation, finding)
@@ -247,14 +257,6 @@ def _pinned(before: pinning.PinningState, decided: pinning.PinningDecision) -> l
 
 def _removals(steps: rollout.Steps) -> list[Removal]:
     return [Removal(Ref("Pod", worker.name), worker.uid) for worker in steps.delete]
-
-
-def _job_state(job: Manifest | None) -> str:
-    status = (job or {}).get("status", {})
-    if status.get("succeeded"):
-        return "Present"
-    failed = any(c["type"] == "Failed" and c["status"] == "True" for c in status.get("conditions", ()))
-    return "Failed" if failed else "Fetching"
 
 
 def _available(deployment: Manifest | None) -> bool:

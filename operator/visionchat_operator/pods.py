@@ -18,6 +18,8 @@ USER = 10001
 SLOT, GATEWAY = "visionchat_replica", "visionchat_gateway"  # Ray's own resources that place replicas and gateway
 SHARED_REQUEST = 250  # thousandths of a CPU that a shared replica reserves for each CPU it may use
 
+NOT_TO_FETCH = ("ray-token", "shm", "api-keys", "redis-ca")  # what the Job that fetches the model has no use for
+
 HEAD_RESOURCES = {"requests": {"cpu": "500m", "memory": "2Gi"}, "limits": {"memory": "2Gi"}}
 FETCH_RESOURCES = {"requests": {"cpu": "100m", "memory": "1Gi"}, "limits": {"memory": "4Gi"}}
 
@@ -80,8 +82,8 @@ def model_pod(key: Key, spec: VisionChatSpec, defaults: Defaults) -> Manifest:
     container["terminationMessagePolicy"] = "FallbackToLogsOnError"
     pod = _pod(key, spec, container, 30)
     pod["restartPolicy"] = "Never"
-    pod["volumes"] = [v for v in pod["volumes"] if v["name"] not in ("ray-token", "shm", "api-keys")]
-    mounts = [m for m in container["volumeMounts"] if m["name"] not in ("ray-token", "shm", "api-keys")]
+    pod["volumes"] = [v for v in pod["volumes"] if v["name"] not in NOT_TO_FETCH]
+    mounts = [m for m in container["volumeMounts"] if m["name"] not in NOT_TO_FETCH]
     container["volumeMounts"] = [m | {"readOnly": False} if m["name"] == "models" else m for m in mounts]
     return pod
 
@@ -157,6 +159,11 @@ def _volumes_of(spec: VisionChatSpec, key: Key | None) -> list[tuple[Manifest, M
         secret: Manifest = {"secret": {"secretName": keys.name, "items": items, "defaultMode": 0o440}}
         folder = environment.KEYS_FILE.rsplit("/", 1)[0]
         pairs.append(("api-keys", secret, {"mountPath": folder, "readOnly": True}))
+    if (authority := spec.queue.ca_secret) is not None:
+        folder, _, file = environment.AUTHORITY_FILE.rpartition("/")
+        items = [{"key": authority.key or "ca.crt", "path": file}]
+        source = {"secret": {"secretName": authority.name, "items": items, "defaultMode": 0o440}}
+        pairs.append(("redis-ca", source, {"mountPath": folder, "readOnly": True}))
     return [({"name": n, **source}, {"name": n, **mount}) for n, source, mount in pairs]
 
 

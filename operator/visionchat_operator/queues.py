@@ -6,6 +6,8 @@ One broker for each address and queue, made when first asked for.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -15,6 +17,7 @@ from redis.exceptions import RedisError
 from visionchat_operator.world import Load
 from visionchat_serve.errors import VisionChatError
 from visionchat_serve.messages import QueueLoad, ReplicaReport
+from visionchat_serve.redis_address import clients, with_authority, with_password
 from visionchat_serve.redis_broker import RedisBroker
 
 PATIENCE = timedelta(seconds=3)
@@ -47,7 +50,7 @@ class Queues:
         except TimeoutError as error:
             raise QueueUnavailable("Redis does not answer") from error
         except VisionChatError as error:
-            raise QueueUnavailable(error.message) from error
+            raise QueueUnavailable(error.inside or error.message) from error  # no client reads it
         return QueueView(_load(load, len(reports)), tuple(reports))
 
     async def _broker(self, url: str, queue: str) -> RedisBroker:
@@ -65,12 +68,24 @@ class Queues:
         await self.forget(queue)
         patterns = (f"visionchat:{{{queue}}}*", f"RAY{queue}@*")
         try:
-            async with Redis.from_url(url, socket_timeout=PATIENCE.total_seconds()) as redis:
+            async with self._connection(url) as redis:
                 for pattern in patterns:
                     async for name in redis.scan_iter(match=pattern, count=1000):
-                        await redis.unlink(name)
-        except (RedisError, OSError) as error:
+                        await self._unlink(redis, name)
+        except (RedisError, OSError, ValueError) as error:
             raise QueueUnavailable(f"the queue's keys could not be deleted: {error}") from error
+
+    @asynccontextmanager
+    async def _connection(self, url: str) -> AsyncIterator[Redis]:
+        redis, others = clients(url, socket_timeout=PATIENCE.total_seconds())
+        try:
+            yield redis
+        finally:
+            for client in (redis, *others):
+                await client.aclose()
+
+    async def _unlink(self, redis: Redis, name: bytes) -> None:
+        await redis.unlink(name)
 
     async def forget(self, queue: str) -> None:
         """Close what was opened for the queue."""
@@ -81,6 +96,15 @@ class Queues:
     async def close(self) -> None:
         for queue in list(self._brokers):
             await self.forget(queue)
+
+
+def address(url: str, password: str | None, authority: str | None) -> str:
+    """The whole address; `authority` is the PEM text of who vouches for the server. Raises `QueueUnavailable`."""
+    try:
+        url = url if password is None else with_password(url, password)
+        return url if authority is None else with_authority(url, ssl_ca_data=authority)
+    except ValueError as error:
+        raise QueueUnavailable(f"queue.caSecret does not fit the queue's address: {error}") from error
 
 
 def _load(load: QueueLoad, replicas: int) -> Load:

@@ -4,7 +4,8 @@ Deleting a pod drains it: Ray takes no new work onto its node, the job in hand e
 left goes back to the queue. Surplus pods go together, the idle first. Outdated pods (another revision, another mode)
 are replaced one at a time, only while all others serve and nothing is being scaled in: where one fewer would be under
 the minimum the new pod comes first, otherwise it takes the place of the old one, so that no second set of nodes is
-needed.
+needed. A pod that does not end long after its grace (its node is gone, most often) holds nothing up any more; it is
+said in a condition, and never deleted by force: only people know whether its node is really dead.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from visionchat_operator.status_api import Mode
 from visionchat_operator.world import Decision, Worker
 
 REST = timedelta(seconds=30)
+STUCK_AFTER = timedelta(seconds=60)  # beyond its grace
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ def next_steps(wanted: Wanted, workers: Sequence[Worker], used: frozenset[int], 
     decisions += [_deleted(w, "Outdated", "it is outdated and has not joined yet") for w in absent]
     delete = (*dead, *absent, *surplus)
     if not modes and not delete and not resting:  # one thing at a time
-        modes, replaced = _replace(wanted, live, outdated, draining=any(w.deleting for w in workers), now=now)
+        modes, replaced = _replace(wanted, live, outdated, draining=any(_drains(w, now) for w in workers), now=now)
         delete += replaced
         no_room = bool(replaced) and not modes
         decisions += [_deleted(w, "Replaced", "it is replaced, drained first") for w in replaced]
@@ -78,6 +80,15 @@ def _dead(wanted: Wanted, workers: Sequence[Worker], now: datetime) -> tuple[tup
     failed = [w for w in workers if w.failed and not w.deleting and w not in refused]
     resting = tuple(w for w in failed if now - w.created < REST)
     return tuple(w for w in workers if w in refused or (w in failed and w not in resting)), resting
+
+
+def is_stuck(worker: Worker, now: datetime) -> bool:
+    """It should have ended long ago."""
+    return worker.ends_by is not None and now - worker.ends_by >= STUCK_AFTER
+
+
+def _drains(worker: Worker, now: datetime) -> bool:
+    return worker.deleting and not is_stuck(worker, now)
 
 
 def only_surplus(wanted: Wanted, workers: Sequence[Worker], now: datetime) -> Steps:

@@ -53,6 +53,7 @@ class Worker:
     ready: bool = False  # its Ray node has joined
     serving: bool = False
     deleting: bool = False
+    ends_by: datetime | None = None  # when it is being deleted: then its grace is over
     failed: bool = False  # it will never run: the kubelet refused it, or it ended
     failure: str | None = None  # the kubelet's reason
     unschedulable_since: datetime | None = None
@@ -92,11 +93,13 @@ class Observed:
     status: VisionChatStatus
     workers: tuple[Worker, ...] = ()
     children: Mapping[Ref, Manifest] = field(default_factory=dict)
+    fetchers: tuple[Manifest, ...] = ()  # pods of the Job that brings the model's files
     load: Load | None = None
     load_fault: str | None = None  # why `load` is None
     ray: RayState | None = None
     nodes: tuple[Node, ...] | None = None
     deleting: bool = False
+    deleted_at: datetime | None = None
     finalizers: tuple[str, ...] = ()
     route_api: bool = True  # the cluster knows HTTPRoute
 

@@ -100,7 +100,9 @@ class Broker(Protocol):
         """`submit` for a job whose `cache_key` says when another answer will do; raises the same.
 
         A job that is answered by a kept answer has ended at once. One that is shared is cancelled when all who wait
-        for it, each named by the id of the own job, have `let_go`. Neither is refused or counted by any limit.
+        for it, each named by the id of the own job, have `let_go`. Neither is refused or counted by any limit. While
+        another job with the same `cache_key` is leased, one that may reuse answers waits for that answer: it is ended
+        by it when its turn comes, or claimed if there is none.
         """
 
     async def let_go(self, job_id: str, client: str) -> bool:

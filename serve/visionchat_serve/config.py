@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from visionchat_serve.errors import ConfigError
 
@@ -52,6 +52,10 @@ class Settings(BaseModel):
 
     redis_url: str | None = Field(
         None, description="redis://, rediss://, unix:// or redis+sentinel://; default: an embedded one"
+    )
+    redis_password: SecretStr | None = Field(None, description="password of that Redis, if it is not in the address")
+    redis_ca_file: Path | None = Field(
+        None, description="PEM file of the authority that vouches for a rediss:// server"
     )
     namespace: str = Field("default", pattern=r"^[A-Za-z0-9._-]{1,64}$", description="separates queues in one Redis")
     data_dir: Path | None = Field(None, description="where the embedded Redis keeps its data")

@@ -6,13 +6,29 @@ from datetime import timedelta
 
 from visionchat_serve.broker import Broker, BrokerPolicy
 from visionchat_serve.config import Settings
+from visionchat_serve.errors import ConfigError
+from visionchat_serve.redis_address import with_authority, with_password
 from visionchat_serve.redis_broker import RedisBroker
 
 
 def connect(settings: Settings) -> Broker:
     """The broker on the settings' Redis; connects with the first call."""
     assert settings.redis_url is not None, "the command line fills in the embedded server's address"
-    return RedisBroker.from_url(settings.redis_url, settings.namespace, policy_of(settings))
+    return RedisBroker.from_url(address(settings), settings.namespace, policy_of(settings))
+
+
+def address(settings: Settings) -> str:
+    """The queue's address, with the password and who vouches for the server. Raises `ConfigError`."""
+    assert settings.redis_url is not None
+    url = settings.redis_url
+    if settings.redis_password is not None:
+        url = with_password(url, settings.redis_password.get_secret_value())
+    if settings.redis_ca_file is None:
+        return url
+    try:
+        return with_authority(url, ssl_ca_certs=str(settings.redis_ca_file))
+    except ValueError as error:
+        raise ConfigError(f"redis_ca_file does not fit redis_url: {error}") from error
 
 
 def policy_of(settings: Settings) -> BrokerPolicy:

@@ -69,7 +69,7 @@ class MemoryBroker:
         self._check_owner(job, await self.load())
         await self._check_room(job)
         self._rates[job.owner] = self._used_until(job.owner)
-        self._remember(job, images, idempotency)
+        self._remember(job, images, idempotency).reuses = reuse is not Reuse.NOTHING
         if reuse is Reuse.SHARE:
             self._jobs.answers.open(job.cache_key, job.id)
         self._wake()
@@ -244,8 +244,9 @@ class MemoryBroker:
                 self._homes.note(entry)
         places = {report.replica: report.max_running for report in await self.reports()}
         while len(claims) < count and (waiting := self._jobs.next(self._reserved_from(consumer, places))):
-            claims.append(self._jobs.lease(waiting, consumer))
-            self._homes.note(waiting)
+            if (claim := self._jobs.lease(waiting, consumer)) is not None:
+                claims.append(claim)
+                self._homes.note(waiting)
         return claims
 
     def _reserved_from(self, consumer: str, places: Mapping[str, int]) -> Callable[[Entry], bool]:

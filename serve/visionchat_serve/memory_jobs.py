@@ -46,6 +46,7 @@ class Entry:
     finish: Finish | None = None
     dead: bool = False
     chunks: int = 0  # of this attempt
+    reuses: bool = False  # another job's answer will do
     events: list[JobEvent] = field(default_factory=list)
 
 
@@ -58,6 +59,7 @@ class Jobs:
         self._clock = clock
         self._event_numbers = itertools.count(1)
         self.answers = Answers(policy, clock)
+        self._leaders: dict[str, str] = {}  # by cache key the job that was leased last
         self._streak = 0  # interactive claims in a row
 
     # --- where jobs stand ---
@@ -123,6 +125,7 @@ class Jobs:
         """Forget what has expired, end what waits past its deadline."""
         now = self._clock()
         self.known = {i: e for i, e in self.known.items() if e.expires_at > now}
+        self._leaders = {key: job_id for key, job_id in self._leaders.items() if job_id in self.known}
         for entry in self.known.values():
             if entry.status is Status.QUEUED and entry.job.deadline_at <= now:
                 self.end(entry, broker.TIMED_OUT)
@@ -130,18 +133,30 @@ class Jobs:
                 entry.delayed_until, entry.queued_at = 0, now
 
     def next(self, is_reserved: Callable[[Entry], bool]) -> Entry | None:
-        """The waiting job whose turn it is, of those that are not left for another replica."""
-        waiting = [e for e in self.waiting() if not is_reserved(e)]
+        """The waiting job whose turn it is, of those that are not left for another replica, nor for the same job's
+        answer."""
+        waiting = [e for e in self.waiting() if not self._is_doubled(e) and not is_reserved(e)]
         batch = next((e for e in waiting if e.job.priority == "batch"), None)
         first = batch if batch and self._streak >= self._policy.batch_after else next(iter(waiting), None)
         if first is not None:
             self._streak = 0 if first.job.priority == "batch" else self._streak + 1
         return first
 
-    def lease(self, entry: Entry, consumer: str) -> Claim:
+    def _is_doubled(self, entry: Entry) -> bool:
+        """Whether the same is being answered just now."""
+        leader = self.known.get(self._leaders.get(entry.job.cache_key, ""))
+        return entry.reuses and leader is not None and leader is not entry and self.is_held(leader)
+
+    def lease(self, entry: Entry, consumer: str) -> Claim | None:
+        """None for a job that is ended instead, by an answer that was kept meanwhile."""
+        if entry.reuses and entry.attempt == 0 and (events := self.answers.find(entry.job.cache_key)):
+            self.end_as_before(entry, events)
+            return None
         entry.status, entry.consumer, entry.chunks = Status.LEASED, consumer, 0
         entry.attempt += 1
         entry.leased_at = self._clock()
+        if entry.job.cache_key:
+            self._leaders[entry.job.cache_key] = entry.job.id
         self.extend(entry)
         return Claim(entry.job, entry.images, entry.attempt)
 
@@ -173,12 +188,14 @@ class Jobs:
         entry.images = ()
 
     def end_as_before(self, entry: Entry, events: Sequence[JobEvent]) -> None:
-        """A new job that is answered by the events of an earlier one."""
+        """A job that is answered by the events of an earlier one."""
         last = events[-1]
         assert isinstance(last.value, Finish)
         entry.status, entry.finish, entry.ended_at = Status.ENDED, last.value, self._clock()
         entry.attempt, entry.events = last.attempt, [_of_job(entry.job.id, event) for event in events]
         entry.expires_at = self._clock() + self._policy.result_ttl.total_seconds()
+        entry.images = ()
+        self.answers.close(entry.job.id, ended=True)
 
     def _mark_ended(self, entry: Entry, finish: Finish) -> None:
         entry.status, entry.finish, entry.ended_at = Status.ENDED, finish, self._clock()

@@ -10,15 +10,29 @@ Redis and takes it up again when it is re-created.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 from collections.abc import Mapping, Sequence
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
-from visionchat_serve.config import load_settings
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from visionchat_serve.config import Settings, load_settings
+from visionchat_serve.connection import address
 from visionchat_serve.errors import ConfigError
+from visionchat_serve.redis_address import master
 
 SLOT, GATEWAY = "visionchat_replica", "visionchat_gateway"
 OBJECT_STORE_BYTES = 80_000_000  # Ray's smallest; nothing of ours goes through it
+SENTINEL_PATIENCE = 5.0  # seconds
+CERTIFICATES = {
+    "ssl_ca_certs": "RAY_REDIS_CA_CERT",
+    "ssl_ca_path": "RAY_REDIS_CA_PATH",
+    "ssl_certfile": "RAY_REDIS_CLIENT_CERT",
+    "ssl_keyfile": "RAY_REDIS_CLIENT_KEY",
+}
 PORTS = (
     "--node-manager-port=6380",
     "--object-manager-port=6381",
@@ -48,22 +62,42 @@ def command(role: str, environ: Mapping[str, str]) -> tuple[list[str], dict[str,
         # Always said: Ray's own count ignores the CPUs that the kubelet gave to this pod.
         mine = [f"--num-cpus={settings.cpus or 1}", f'--resources={{"{SLOT}": 1}}']
         return [*common, f"--address={environ['RAY_HEAD_ADDRESS']}", *mine], {}
-    storage, flags = _storage(settings.redis_url)
+    storage, flags = _storage(settings)
     head = ["--head", "--port=6379", "--dashboard-host=0.0.0.0", "--dashboard-port=8265", "--no-monitor"]
     return [*common, *head, "--num-cpus=0", f'--resources={{"{GATEWAY}": 1}}', *flags], storage
 
 
-def _storage(url: str | None) -> tuple[dict[str, str], list[str]]:
-    """Ray's own words for the Redis that keeps the cluster's state."""
-    if url is None:
+def _storage(settings: Settings) -> tuple[dict[str, str], list[str]]:
+    """Ray's own words for the Redis that keeps the cluster's state. Asks the Sentinels, if any."""
+    if settings.redis_url is None:
         raise ConfigError("VISIONCHAT_REDIS_URL is not set; the head keeps its cluster's state in Redis")
+    url = address(settings)
     parts = urlsplit(url)
+    host, port = _place(url, parts)
+    who = parts.netloc.rpartition("@")[0]
+    user, _, password = (unquote(word) for word in who.partition(":"))
+    flags = [f"--redis-password={password}"] if password else []
+    flags += [f"--redis-username={user}"] if user else []
+    scheme = "rediss://" if parts.scheme.startswith("rediss") else ""
+    return {"RAY_REDIS_ADDRESS": f"{scheme}{host}:{port}", **_certificates(parts.query)}, flags
+
+
+def _place(url: str, parts: SplitResult) -> tuple[str, int]:
+    """Host and port of the Redis, which for Ray is one server: after a failover this process ends, and asks again."""
+    if parts.scheme.endswith("+sentinel"):
+        try:
+            return asyncio.run(master(url, socket_timeout=SENTINEL_PATIENCE, retry=Retry(NoBackoff(), 0)))
+        except (RedisError, OSError, ValueError) as error:
+            raise ConfigError(f"the Sentinels do not say where Redis is: {error}") from error
     if parts.scheme not in ("redis", "rediss") or parts.hostname is None:
-        return {}, []  # Ray knows no other kind: then a new head is a new cluster
-    scheme = "rediss://" if parts.scheme == "rediss" else ""
-    flags = [f"--redis-password={unquote(parts.password)}"] if parts.password else []
-    flags += [f"--redis-username={unquote(parts.username)}"] if parts.username else []
-    return {"RAY_REDIS_ADDRESS": f"{scheme}{parts.hostname}:{parts.port or 6379}"}, flags
+        raise ConfigError(f"Ray's head cannot keep its state behind {parts.scheme}://; redis:// and rediss:// it knows")
+    return parts.hostname, parts.port or 6379
+
+
+def _certificates(query: str) -> dict[str, str]:
+    """Ray's names for redis-py's arguments."""
+    given = parse_qs(query)
+    return {ours: given[theirs][0] for theirs, ours in CERTIFICATES.items() if theirs in given}
 
 
 def main(argv: Sequence[str] | None = None) -> None:

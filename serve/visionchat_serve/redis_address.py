@@ -11,7 +11,7 @@ Used by `redis_link`.
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import quote, urlencode, urlsplit, urlunsplit
 
 from redis.asyncio import Redis
 from redis.asyncio.connection import parse_url
@@ -33,7 +33,46 @@ def clients(url: str, **options: Any) -> tuple[Redis, list[Redis]]:
     raise ValueError("it must begin with redis://, rediss://, unix://, redis+sentinel:// or rediss+sentinel://")
 
 
+def with_password(url: str, password: str) -> str:
+    """The address with this password, whatever characters it has, in the place of any other."""
+    parts = urlsplit(url)
+    who, _, place = parts.netloc.rpartition("@")
+    user = who.partition(":")[0]
+    return urlunsplit(parts._replace(netloc=f"{user}:{quote(password, safe='')}@{place}"))
+
+
+def with_authority(url: str, **authority: str) -> str:
+    """The address with who vouches for the server: `ssl_ca_certs`, a file, or `ssl_ca_data`, the PEM text itself.
+
+    Raises ValueError for an address without TLS, where nobody would be asked.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("rediss", "rediss+sentinel"):
+        raise ValueError("certificates are checked with rediss:// or rediss+sentinel:// only")
+    return urlunsplit(parts._replace(query="&".join(filter(None, (parts.query, urlencode(authority))))))
+
+
+async def master(url: str, **options: Any) -> tuple[str, int]:
+    """Host and port that the Sentinels of a redis+sentinel:// address name as the master just now.
+
+    Raises ValueError for an address that cannot be understood, and redis-py's errors when no Sentinel knows.
+    """
+    sentinel, service = _sentinel(url, options)
+    try:
+        host, port = await sentinel.discover_master(service)
+        return str(host), int(port)
+    finally:
+        for client in sentinel.sentinels:
+            await client.aclose()
+
+
 def _by_sentinels(url: str, options: dict[str, Any]) -> tuple[Redis, list[Redis]]:
+    sentinel, service = _sentinel(url, options)
+    return sentinel.master_for(service), sentinel.sentinels
+
+
+def _sentinel(url: str, options: dict[str, Any]) -> tuple[Sentinel, str]:
+    """The Sentinels, and the name by which they know the master."""
     parts = urlsplit(url)
     who, _, hosts = parts.netloc.rpartition("@")
     service, _, db = parts.path.strip("/").partition("/")
@@ -48,7 +87,7 @@ def _by_sentinels(url: str, options: dict[str, Any]) -> tuple[Redis, list[Redis]
         sentinel_kwargs={**options, **secure, **tls, **own},
         **{**options, **secure, **given},
     )
-    return sentinel.master_for(service), sentinel.sentinels
+    return sentinel, service
 
 
 def _place(host: str) -> tuple[str, int]:

@@ -72,6 +72,10 @@ class Keys:
         """String: the job that is being answered for all who ask the same."""
         return self._name("flight", cache_key)
 
+    def leader(self, cache_key: str) -> str:
+        """String: the job that was leased last of all that ask the same."""
+        return self._name("leader", cache_key)
+
     def job(self, job_id: str) -> str:
         """Hash: the job, its status, attempt and deadline."""
         return self._name("job", job_id)

@@ -49,9 +49,10 @@ def policy_for_scripts(policy: BrokerPolicy, keys: Keys) -> str:
         "used_up": broker.attempts_used_up(policy),
         "pictures_lost": broker.PICTURES_LOST,
     }
+    names = {name: getattr(keys, name)("") for name in ("job", "home", "flight", "leader", "answer")}
     return json.dumps(
         {name: ms(getattr(policy, name)) for name in durations}
         | {name: getattr(policy, name) for name in counts}
         | {name: encode(finish).decode() for name, finish in ends.items()}
-        | {"job": keys.job(""), "home": keys.home(""), "flight": keys.flight(""), "answer": keys.answer("")}
+        | names
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from pathlib import Path
 from typing import Any
@@ -10,64 +9,14 @@ from typing import Any
 import pytest
 import yaml
 
-from support.cluster_fixtures import Chats, Start, eventually
-from support.control_plane import Api, ControlPlane
+from support.cluster_fixtures import FOUR, Chats, Jobs, eventually, keys
 from support.operator_process import OperatorProcess
 from support.played_node import PlayedNode
-from visionchat_serve.messages import ChatJob, Message, SamplingParams, TextPart
-from visionchat_serve.redis_broker import RedisBroker
 from visionchat_serve.redis_server import EmbeddedRedis
 
+pytestmark = pytest.mark.usefixtures("quiet")
+
 EXAMPLES = sorted((Path(__file__).parents[2] / "manifests" / "examples").glob("*.yaml"))
-QUIET_SECONDS = 45  # longer than the operator ever waits before it plans again
-FOUR = {"minReplicas": 1, "maxReplicas": 4, "targetQueueDepth": 2}
-
-
-class Jobs:
-    """Real jobs in the real queue of a VisionChat."""
-
-    def __init__(self, url: str, queue: str) -> None:
-        self._url, self._queue = url, queue
-        self._sent: list[str] = []
-
-    def submit(self, number: int) -> None:
-        asyncio.run(self._submit(number))
-
-    def cancel_all(self) -> None:
-        asyncio.run(self._cancel_all())
-
-    async def _submit(self, number: int) -> None:
-        broker = RedisBroker.from_url(self._url, self._queue)
-        for _ in range(number):
-            now, name = time.time(), f"job-{len(self._sent)}"
-            question = (Message("user", (TextPart("What?"),)),)
-            await broker.submit(ChatJob(name, question, SamplingParams(), "tiny", 0, now, now + 600), [])
-            self._sent.append(name)
-        await broker.close()
-
-    async def _cancel_all(self) -> None:
-        broker = RedisBroker.from_url(self._url, self._queue)
-        for name in self._sent:
-            await broker.cancel(name)
-        self._sent.clear()
-        await broker.close()
-
-
-@pytest.fixture
-def jobs(redis: EmbeddedRedis, namespace: str) -> Jobs:
-    return Jobs(redis.url, f"{namespace}.demo")
-
-
-def writes(plane: ControlPlane, namespace: str) -> list[dict[str, Any]]:
-    """Requests that change something in the namespace, by the operator; its Lease is another matter."""
-    return [
-        entry
-        for entry in plane.audit()
-        if entry["verb"] in ("create", "update", "patch", "delete")
-        and entry.get("objectRef", {}).get("namespace") == namespace
-        and entry.get("objectRef", {}).get("resource") != "leases"
-        and entry.get("userAgent", "") == "visionchat-operator"
-    ]
 
 
 def test_a_visionchat_becomes_a_service(operator: OperatorProcess, node: PlayedNode, chats: Chats) -> None:
@@ -113,23 +62,57 @@ def test_every_example_becomes_what_it_says(
 
 
 def test_the_model_is_fetched_before_replicas_start(operator: OperatorProcess, node: PlayedNode, chats: Chats) -> None:
-    chats.create(model={"id": "some/model"})
+    chats.create(model={"id": "some/model", "storageClassName": "fast", "claimSize": "7Gi"})
     eventually(lambda: chats.all_of("apis/batch/v1", "jobs"), "the Job is there")
-    (job,) = chats.all_of("apis/batch/v1", "jobs")
-    assert chats.pods() == []
-    now = "2026-01-01T00:00:00Z"
-    done = [{"type": kind, "status": "True", "lastTransitionTime": now} for kind in ("SuccessCriteriaMet", "Complete")]
-    status = {
-        "succeeded": 1,
-        "startTime": now,
-        "completionTime": now,
-        "conditions": done,
-        "uncountedTerminatedPods": {},
-    }
-    path = f"/apis/batch/v1/namespaces/{chats.namespace}/jobs/{job['metadata']['name']}/status"
-    chats.api.merge(path, {"status": status})
+    (job,), (claim,) = chats.all_of("apis/batch/v1", "jobs"), chats.all_of("api/v1", "persistentvolumeclaims")
+    assert claim["spec"]["storageClassName"] == "fast"
+    assert claim["spec"]["resources"]["requests"]["storage"] == "7Gi"
+    assert [pod["metadata"]["name"] for pod in chats.pods()] == []
+    attempt = fetcher(chats, job)
+    eventually(lambda: "attempt 1 starts" in message(chats, "Progressing"), "the status follows the Job's pod")
+    told = {"exitCode": 1, "message": "trace\nOSError: disk full\n", "reason": "Error"}
+    container = {"name": "fetch", "image": "x", "imageID": "", "ready": False, "restartCount": 0}
+    failed = {"phase": "Failed", "containerStatuses": [container | {"state": {"terminated": told}}]}
+    chats.api.merge(f"{attempt}/status", {"status": failed})
+    eventually(lambda: "failed: OSError: disk full" in message(chats, "Progressing"), "and says why it failed")
+    set_status(chats, job, failed=1, conditions=[over("FailureTarget"), over("Failed")])
+    eventually(lambda: chats.condition("Degraded") == ("True", "ModelFailed"), "the end is said")
+    assert "OSError: disk full" in message(chats, "Degraded")
+    assert chats.condition("Ready") == ("False", "ModelFailed")
+    path = f"/apis/batch/v1/namespaces/{chats.namespace}/jobs/{job['metadata']['name']}"
+    chats.api.delete(path, propagationPolicy="Background")
+    eventually(lambda: chats.all_of("apis/batch/v1", "jobs"), "a deleted Job is tried again")
+    eventually(lambda: chats.condition("Progressing") == ("True", "FetchingModel"), "and the status says so")
+    (again,) = chats.all_of("apis/batch/v1", "jobs")
+    set_status(chats, again, succeeded=1, conditions=[over("SuccessCriteriaMet"), over("Complete")])
     eventually(lambda: chats.ready(1), "a replica runs the model")
     assert chats.status()["model"] == "Present"
+
+
+WHEN = "2026-01-01T00:00:00Z"
+
+
+def over(kind: str) -> dict[str, Any]:
+    return {"type": kind, "status": "True", "lastTransitionTime": WHEN}
+
+
+def set_status(chats: Chats, job: dict[str, Any], **status: Any) -> None:
+    """No Job controller runs in this tier."""
+    end = {"completionTime": WHEN} if "succeeded" in status else {}
+    path = f"/apis/batch/v1/namespaces/{chats.namespace}/jobs/{job['metadata']['name']}/status"
+    chats.api.merge(path, {"status": {"startTime": WHEN, "uncountedTerminatedPods": {}, **end, **status}})
+
+
+def fetcher(chats: Chats, job: dict[str, Any]) -> str:
+    """A pod of the Job, as its controller would make it; its path."""
+    pods, template = f"/api/v1/namespaces/{chats.namespace}/pods", job["spec"]["template"]
+    labels = {**template["metadata"]["labels"], "job-name": job["metadata"]["name"]}
+    pod = {"metadata": {"name": f"{job['metadata']['name']}-1", "labels": labels}, "spec": template["spec"]}
+    return f"{pods}/{chats.api.create(pods, pod)['metadata']['name']}"
+
+
+def message(chats: Chats, kind: str) -> str:
+    return next((c["message"] for c in chats.status().get("conditions", ()) if c["type"] == kind), "")
 
 
 def test_a_burst_is_seen_within_five_seconds(
@@ -173,21 +156,37 @@ def test_scale_in_takes_the_idle_one_and_waits_for_the_job_in_hand(
     eventually(lambda: chats.ready(1), "it ends after its job")
 
 
-def test_redis_away_and_back(
-    start_operator: Start, plane: ControlPlane, node: PlayedNode, chats: Chats, tmp_path: Path
+def test_the_job_in_hand_is_answered_before_its_replica_goes(
+    operator: OperatorProcess, node: PlayedNode, chats: Chats, jobs: Jobs
 ) -> None:
-    with EmbeddedRedis(tmp_path / "other") as other:
-        node.redis_url = other.url
-        start_operator(["--redis-url", other.url])
-        chats.create(scaling=FOUR)
-        eventually(lambda: chats.ready(1), "one replica is ready")
-        other.stop()
-        eventually(lambda: chats.condition("LoadKnown") == ("False", "QueueUnreachable"), "its absence is seen")
-        assert chats.status()["replicas"]["desired"] == 1
-        assert len(chats.pods()) == 1
-        other.start()
-        eventually(lambda: chats.condition("LoadKnown") == ("True", "QueueAnswers"), "it is back")
-        node.faults.clear()
+    """Real replicas and real leases: one job in hand, one that waits; the idle replica goes, then the busy one."""
+    node.works = True
+    chats.create(scaling={"policy": "Manual"}, replicas=2)
+    eventually(lambda: chats.ready(2), "two replicas are ready")
+    (held,) = jobs.submit(1, "one !hold two")
+    eventually(lambda: busy(node), "a replica has it in hand")
+    (taken,) = busy(node)
+    time.sleep(2.5)  # so that it has reported it
+    chats.change(replicas=1)
+    eventually(lambda: chats.ready(1), "the other one has gone")
+    assert [pod["metadata"]["name"] for pod in chats.pods()] == [taken]
+    (waiting,) = jobs.submit(1, "three")
+    chats.change(replicas=0)
+    eventually(lambda: chats.status()["replicas"]["desired"] == 0 and not chats.pods(), "it is told to go")
+    time.sleep(1)  # it would have gone by now
+    assert [pod["metadata"]["name"] for pod in chats.all_of("api/v1", "pods")] == [taken]
+    assert chats.status()["queue"]["depth"] == 2
+    node.replicas[taken].engine.release.set()
+    assert jobs.answer(held) == "one !hold two"
+    eventually(lambda: chats.ready(0), "it ends after its job")
+    eventually(lambda: chats.status()["queue"]["depth"] == 1, "what waited still waits")
+    chats.change(replicas=1)
+    assert jobs.answer(waiting) == "three"
+
+
+def busy(node: PlayedNode) -> list[str]:
+    """Pods whose replica has a job in hand."""
+    return [pod for pod, replica in node.replicas.items() if replica.engine.has_work]
 
 
 def test_drift_is_put_back_and_foreign_fields_are_left_alone(
@@ -210,19 +209,6 @@ def test_drift_is_put_back_and_foreign_fields_are_left_alone(
     settings = f"/api/v1/namespaces/{chats.namespace}/configmaps/demo-settings"
     chats.api.merge(settings, {"data": {"VISIONCHAT_MODEL": "other"}})
     eventually(lambda: chats.api.get(settings)["data"]["VISIONCHAT_MODEL"] == "tiny", "the setting is put back")
-
-
-def test_nothing_is_written_when_nothing_changes(
-    plane: ControlPlane, operator: OperatorProcess, node: PlayedNode, chats: Chats
-) -> None:
-    chats.create()
-    eventually(lambda: chats.ready(1) and chats.condition("Progressing")[0] == "False", "everything is settled")
-    time.sleep(3)  # what is on its way may still arrive
-    before, reads = len(writes(plane, chats.namespace)), operator.metric("visionchat_operator_api_calls_total")
-    time.sleep(QUIET_SECONDS)
-    assert [(w["verb"], w["requestURI"]) for w in writes(plane, chats.namespace)[before:]] == []
-    assert before > 10  # the log knows the operator's writes
-    assert operator.metric("visionchat_operator_api_calls_total") == reads
 
 
 def test_the_gateways_way_out_can_be_changed(operator: OperatorProcess, node: PlayedNode, chats: Chats) -> None:
@@ -273,59 +259,6 @@ def test_a_single_replica_is_replaced_by_one_that_serves_first(
     assert {"name": "EDITION", "value": "2"} in pod["spec"]["containers"][0]["env"]
 
 
-def test_the_queue_turns_pinning_on_and_off(
-    operator: OperatorProcess, node: PlayedNode, chats: Chats, jobs: Jobs
-) -> None:
-    pinning = {"mode": "QueueDepth", "pinAbove": 3, "unpinBelow": 1, "dwellSeconds": 3}
-    chats.create(pinning=pinning)
-    eventually(lambda: chats.ready(1), "one replica is ready")
-    assert chats.status()["mode"] == "Shared"
-    jobs.submit(5)
-    eventually(lambda: chats.condition("CPUPinned") == ("True", "Pinned"), "the replica is pinned")
-    eventually(lambda: chats.ready(1), "the shared one is gone")
-    (pod,) = chats.pods()
-    resources = pod["spec"]["containers"][0]["resources"]
-    assert resources["requests"] == resources["limits"]
-    assert pod["status"]["qosClass"] == "Guaranteed"
-    (replica,) = chats.status()["replicaList"]
-    assert replica["threads"] == 2
-    assert replica["cpuset"] in ("0-1", "2-3", "4-5")
-    assert chats.status()["replicas"]["pinned"] == 1
-    jobs.cancel_all()
-    eventually(lambda: chats.status()["mode"] == "Shared", "the mode is shared again")
-    eventually(lambda: chats.ready(1) and chats.status()["replicas"]["shared"] == 1, "and so is the replica")
-    assert [len(chats.events(reason)) for reason in ("ModePinned", "ModeShared")] == [1, 1]
-
-
-def test_a_kubelet_that_does_not_pin_is_told_by_the_reports(
-    operator: OperatorProcess, node: PlayedNode, chats: Chats
-) -> None:
-    node.pins = False
-    chats.create(pinning={"mode": "Always"})
-    eventually(lambda: chats.condition("CPUPinned") == ("False", "NodePolicyNone"), "the reason is found")
-    eventually(lambda: chats.ready(1), "and it serves all the same")
-    assert chats.status()["replicas"]["pinned"] == 0
-
-
-def test_a_refusal_falls_back_and_is_said_once(operator: OperatorProcess, node: PlayedNode, chats: Chats) -> None:
-    node.refuse = "SMTAlignmentError"
-    chats.create(pinning={"mode": "Always"})
-    eventually(lambda: chats.ready(1), "a shared replica serves")
-    assert chats.condition("CPUPinned") == ("False", "SMTAlignmentError")
-    assert chats.status()["replicas"]["shared"] == 1
-    told = [e for e in chats.events("SMTAlignmentError") if "refused to pin" in e["message"]]
-    assert len(told) == 1
-    assert chats.status()["pinning"]["refusals"] == 1
-
-
-def test_a_refusal_waits_where_the_spec_says_so(operator: OperatorProcess, node: PlayedNode, chats: Chats) -> None:
-    node.refuse = "UnexpectedAdmissionError"
-    chats.create(pinning={"mode": "Always", "fallback": "Wait"})
-    eventually(lambda: chats.condition("Degraded") == ("True", "UnexpectedAdmissionError"), "it says why it waits")
-    eventually(lambda: not chats.pods(), "no pod is made again and again")
-    assert chats.status()["pinning"]["refusals"] == 1
-
-
 def test_suspend_stops_and_resumes(operator: OperatorProcess, node: PlayedNode, chats: Chats) -> None:
     chats.create()
     eventually(lambda: chats.ready(1), "one replica is ready")
@@ -345,80 +278,14 @@ def test_a_finalizer_only_where_there_is_something_to_clean(
     chats.change(queue={"deleteWithResource": True})
     eventually(lambda: (chats.get() or {})["metadata"].get("finalizers"), "the finalizer is there")
     jobs.submit(2)
-    assert keys(redis, f"{chats.namespace}.demo")
+    assert keys(redis.url, f"{chats.namespace}.demo")
     node.busy = {"demo-worker-0"}
     chats.api.delete(f"{chats.path}/demo")
     eventually(lambda: all("deletionTimestamp" in p["metadata"] for p in chats.all_of("api/v1", "pods")), "it drains")
     assert chats.get() is not None
     node.busy = set()
     eventually(lambda: chats.get() is None, "it is gone when the job in hand has ended")
-    assert keys(redis, f"{chats.namespace}.demo") == []
-
-
-def keys(redis: EmbeddedRedis, queue: str) -> list[bytes]:
-    import redis as client
-
-    with client.Redis.from_url(redis.url) as connection:
-        found: list[bytes] = list(connection.scan_iter(match=f"visionchat:{{{queue}}}*"))
-        return found
-
-
-def test_the_operator_needs_no_more_rights_than_its_manifest_gives(
-    plane: ControlPlane, start_operator: Start, node: PlayedNode, chats: Chats, tmp_path: Path
-) -> None:
-    path = "/api/v1/namespaces/visionchat-system/serviceaccounts/visionchat-operator/token"
-    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
-    token = plane.api.create(path, request)["status"]["token"]
-    kubeconfig = plane.write_kubeconfig(tmp_path / "least", token)
-    operator = start_operator(["--lease-namespace", "visionchat-system"], kubeconfig=kubeconfig, everywhere=True)
-    pinning = {"mode": "Always"}
-    chats.create(pinning=pinning, gateway={"kind": "Ingress", "host": "a.example"}, queue={"deleteWithResource": True})
-    eventually(lambda: chats.ready(1), "one replica is ready")
-    chats.create("fetched", model={"id": "some/model"}, gateway={"kind": "HTTPRoute", "gatewayName": "g"})
-    eventually(lambda: chats.all_of("apis/batch/v1", "jobs"), "the Job is there")
-    chats.change(suspend=True, gateway={"kind": "None", "host": None})
-    eventually(lambda: not chats.all_of("apis/networking.k8s.io/v1", "ingresses"), "the Ingress is gone")
-    for name in ("demo", "fetched"):
-        chats.api.delete(f"{chats.path}/{name}")
-    eventually(lambda: chats.get() is None, "it is deleted")
-    assert "forbidden" not in operator.log().lower()
-
-
-def test_no_rule_has_a_wildcard() -> None:
-    text = (Path(__file__).parents[2] / "manifests" / "rbac.yaml").read_text()
-    assert "*" not in text
-    assert "nodes/proxy" not in text
-
-
-def test_the_other_operator_takes_over(start_operator: Start, node: PlayedNode, chats: Chats, api: Api) -> None:
-    first = start_operator()
-    eventually(lambda: "leading as" in first.log(), "the first leads")
-    second = start_operator()
-    chats.create(scaling={"policy": "Manual"})
-    eventually(lambda: chats.ready(1), "the first acts")
-    assert "leading as" not in second.log()
-    assert second.page("/healthz").status_code == 200
-    first.kill()
-    chats.change(replicas=2)
-    eventually(lambda: "leading as" in second.log(), "the second leads", seconds=40)
-    eventually(lambda: chats.ready(2), "the second acts")
-
-
-def test_an_operator_that_was_away_finds_its_way(
-    start_operator: Start, node: PlayedNode, chats: Chats, jobs: Jobs
-) -> None:
-    first = start_operator()
-    chats.create(scaling=FOUR)
-    eventually(lambda: chats.ready(1), "one replica is ready")
-    assert first.stop() == 0
-    jobs.submit(20)
-    chats.api.delete(f"/api/v1/namespaces/{chats.namespace}/services/demo")
-    chats.change(suspend=False, cpusPerReplica=3)
-    start_operator()
-    eventually(lambda: chats.ready(4), "four replicas are ready", seconds=60)
-    eventually(lambda: chats.condition("Progressing")[0] == "False", "and new", seconds=60)
-    assert {p["spec"]["containers"][0]["resources"]["limits"]["cpu"] for p in chats.pods()} == {"3"}
-    assert chats.api.get(f"/api/v1/namespaces/{chats.namespace}/services/demo")
+    assert keys(redis.url, f"{chats.namespace}.demo") == []
 
 
 def test_one_line_of_log_and_one_event_for_each_decision(

@@ -65,6 +65,8 @@ def test_the_defaults_are_the_models_own(chats: Chats) -> None:
         ({"pinning": {"mode": "Sometimes"}}, "pinning.mode"),
         ({"scaling": {"policy": "Guess"}}, "scaling.policy"),
         ({"queue": {"url": "redis://:secret@host"}}, "queue.url"),
+        ({"queue": {"url": "redis://a", "caSecret": {"name": "b"}}}, "queue.caSecret is for a Redis with TLS"),
+        ({"queue": {"sentinel": {"addresses": ["a:1"]}, "caSecret": {"name": "b"}}}, "or queue.sentinel.tls"),
         ({"queue": {"sentinel": {"addresses": []}}}, "sentinel.addresses"),
         ({"gateway": {"kind": "LoadBalancer"}}, "gateway.kind"),
         ({"gateway": {"host": "Not A Host"}}, "gateway.host"),

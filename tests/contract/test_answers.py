@@ -181,3 +181,60 @@ async def test_a_key_and_a_kept_answer(broker: Broker, make_job: Any) -> None:
     hit, key = make_job(cache_key="same"), Idempotency("key 2", "body")
     assert (await broker.ask(hit, [], key, Reuse.ANSWER)).how == "hit"
     assert await broker.ask(make_job(cache_key="same"), [], key, Reuse.ANSWER) == Submitted(hit.id, "known")
+
+
+async def test_same_jobs_have_one_answer_and_each_its_own_end(
+    broker: Broker, ask: Any, collect: Any, text_of: Any
+) -> None:
+    """They were accepted before the first of them was answered, one by one, and stay jobs of their own."""
+    leader, double, dropped, other = [
+        await ask(broker, Reuse.ANSWER, key) for key in ("same", "same", "same", "another")
+    ]
+    assert {job.how for job in (leader, double, dropped, other)} == {"accepted"}
+    claimed = await claim(broker)
+    assert claimed.job.id == leader.job_id
+    [following] = await broker.claim("elsewhere", 5, NOW)
+    assert following.job.id == other.job_id, "the same is not answered twice at once"
+    assert (await broker.describe(double.job_id)).status == "queued"
+    assert await broker.cancel(dropped.job_id)
+    reading = asyncio.ensure_future(collect(broker, double.job_id))
+    await broker.publish(claimed, 0, "a red ⭐")
+    await broker.finish(claimed, STOP)
+    assert await broker.claim("by hand", 5, NOW) == []
+    assert text_of(await asyncio.wait_for(reading, 10)) == "a red ⭐"
+    views = [await broker.describe(job.job_id) for job in (leader, double, dropped)]
+    assert [view.status for view in views] == ["succeeded", "succeeded", "cancelled"]
+    await broker.finish(following, STOP)
+    assert await broker.load() == QueueLoad(0, 0)
+
+
+@pytest.mark.parametrize("end", [Finish("error", error_code="engine_failure", message="boom"), None])
+async def test_without_an_answer_the_next_of_the_same_is_asked(queue: Queue, ask: Any, end: Finish | None) -> None:
+    broker = queue.open(lease=timedelta(seconds=30))
+    leader, double = [await ask(broker, Reuse.ANSWER) for _ in range(2)]
+    claimed = await claim(broker)
+    assert claimed.job.id == leader.job_id
+    assert await broker.claim("elsewhere", 5, NOW) == []
+    waiting = asyncio.ensure_future(broker.claim("elsewhere", 5, timedelta(seconds=5)))
+    if end is None:
+        await broker.cancel(leader.job_id)
+    await broker.finish(claimed, end or Finish("cancelled"))
+    [following] = await waiting
+    assert (following.job.id, following.images) == (double.job_id, (b"p",))
+
+
+async def test_who_wants_a_fresh_answer_waits_for_no_other(broker: Broker, ask: Any) -> None:
+    jobs = [await ask(broker, reuse) for reuse in (Reuse.ANSWER, Reuse.NOTHING)]
+    assert [one.job.id for one in await broker.claim("by hand", 5, NOW)] == [job.job_id for job in jobs]
+
+
+async def test_a_lost_job_is_not_waited_for(queue: Queue, ask: Any) -> None:
+    broker = queue.open(lease=timedelta(milliseconds=30))
+    leader, double = [await ask(broker, Reuse.ANSWER) for _ in range(2)]
+    assert (await claim(broker)).job.id == leader.job_id
+    again = await claim(broker)  # when its lease has expired
+    assert (again.job.id, again.attempt) == (leader.job_id, 2)
+    await broker.publish(again, 0, "a")
+    await broker.finish(again, STOP)
+    assert await broker.claim("by hand", 5, NOW) == []
+    assert (await broker.describe(double.job_id)).status == "succeeded"

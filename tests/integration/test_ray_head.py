@@ -1,32 +1,31 @@
 """A pod's process and the operator's side of it, on a real Ray: the application comes, its number of replicas follows.
 
-One head on loopback stands for the whole cluster: it offers the places of two replicas besides the gateway's. Its ports
-are free ones instead of the fixed ones of a pod.
+One head on loopback stands for the whole cluster: it offers the places of two replicas besides the gateway's.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
-import shutil
-import signal
 import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import ClientError, ClientSession
+from redis import Redis
+from redis.exceptions import RedisError
 
-from support.control_plane import environment, free_ports
+from support.control_plane import free_ports
+from support.ray_process import Head, ray_head
+from support.redis_servers import launching, make_certificates, with_tls, with_tls_spoken
 from support.waiting import wait_until
 from visionchat_operator.api import VisionChatSpec
 from visionchat_operator.environment import settings
 from visionchat_operator.ray_head import RayHead, RayUnavailable
 from visionchat_operator.world import Key
-from visionchat_serve import ray_node
 from visionchat_serve.redis_broker import RedisBroker
 from visionchat_serve.redis_server import find_servers
 
@@ -48,51 +47,26 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def head(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
-    """Addresses of the head's REST API and of the gateway."""
+def head(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
     spec = VisionChatSpec.model_validate({"model": {"id": "tiny"}, "cpusPerReplica": 1})
-    temporary = tempfile.mkdtemp(prefix="vc-ray-", dir="/tmp")  # short: Ray's sockets are in it
-    gcs, dashboard, api, *others = free_ports(3 + len(ray_node.PORTS) - 2)
     folder = tmp_path_factory.mktemp("ray")
+    told = {**settings(KEY, spec), "VISIONCHAT_REDIS_URL": redis_url, "POD_NAME": "demo-worker-0"}
+    with ray_head({**told, **ray(folder)}, folder) as head:
+        yield head
+
+
+def ray(folder: Path) -> dict[str, str]:
     (folder / "token").write_text(TOKEN)
-    told = {
-        **settings(KEY, spec),
-        "VISIONCHAT_REDIS_URL": redis_url,
-        "VISIONCHAT_HOST": "127.0.0.1",
-        "VISIONCHAT_PORT": str(api),
-        "POD_IP": "127.0.0.1",
-        "POD_NAME": "demo-worker-0",
+    return {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(folder / "token"),
         "RAY_external_storage_namespace": "test.demo",
     }
-    run, extra = ray_node.command("head", told)
-    moved = dict(zip([flag.partition("=")[0] for flag in ray_node.PORTS[:-2]], others, strict=True))
-    moved |= {"--port": gcs, "--dashboard-port": dashboard}
-    flags = [f"{name}={moved[name]}" if (name := flag.partition("=")[0]) in moved else flag for flag in run]
-    places = f'{{"{ray_node.GATEWAY}": 1, "{ray_node.SLOT}": 2}}'
-    flags = [f"--resources={places}" if flag.startswith("--resources") else flag for flag in flags]
-    flags = [flag for flag in flags if not flag.startswith(("--min-worker-port", "--max-worker-port"))]
-    flags += [f"--temp-dir={temporary}", "--dashboard-host=127.0.0.1"]
-    python = os.pathsep.join(sys.path)
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    env = {**environment(), **told, **extra, "PYTHONPATH": python, "PATH": path}
-    with open(folder / "log", "wb") as log:
-        process = subprocess.Popen(flags, env=env, stdout=log, stderr=log, start_new_session=True)
-    yield f"http://127.0.0.1:{dashboard}", api
-    process.send_signal(signal.SIGTERM)
-    try:
-        process.wait(60)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
-async def test_the_application_comes_and_its_number_of_replicas_follows(head: tuple[str, int], redis_url: str) -> None:
-    url, api = head
+async def test_the_application_comes_and_its_number_of_replicas_follows(head: Head, redis_url: str) -> None:
     async with ClientSession() as http:
-        ray = RayHead(http, url)
+        ray = RayHead(http, head.dashboard)
         await wait_until(lambda: _answers(ray), "the head answers", seconds=90)
         with pytest.raises(RayUnavailable, match=r"401|403"):
             await ray.state(KEY, "wrong")
@@ -109,7 +83,7 @@ async def test_the_application_comes_and_its_number_of_replicas_follows(head: tu
         await wait_until(lambda: _reports(broker, 1), "it reports itself", seconds=60)
         (report,) = await broker.reports()
         assert (report.pod, report.threads, report.running) == ("demo-worker-0", 1, 0)
-        await wait_until(lambda: _is_ready(http, api), "the gateway answers", seconds=60)
+        await wait_until(lambda: _is_ready(http, head.api), "the gateway answers", seconds=60)
 
         await ray.scale(KEY, TOKEN, 2)
         await wait_until(lambda: _reports(broker, 2), "two replicas report", seconds=120)
@@ -121,6 +95,45 @@ async def test_the_application_comes_and_its_number_of_replicas_follows(head: tu
         await wait_until(lambda: _reports(broker, 0), "none is left", seconds=60)
         await wait_until(lambda: has(0, 0), "Serve says so too", seconds=60)
         await broker.close()
+
+
+@pytest.mark.parametrize("kind", ["TLS", "Sentinels"])
+async def test_the_heads_state_is_in_any_redis(kind: str, tmp_path: Path) -> None:
+    binary, _ = next(iter(find_servers()))
+    secure = with_tls_spoken()
+    if kind == "TLS" and secure is None:
+        pytest.skip("no redis-server on the PATH speaks TLS; the one that Linux distributions package does")
+    with launching(secure or binary, tmp_path) as launch:
+        options: dict[str, Any] = {"password": "p@ss/w:rd%"}
+        told = {"VISIONCHAT_REDIS_PASSWORD": "p@ss/w:rd%", **ray(tmp_path)}
+        if kind == "TLS":
+            certificates = make_certificates(tmp_path)
+            port = launch(*with_tls(certificates), 'requirepass "p@ss/w:rd%"')
+            options |= {"ssl": True, "ssl_ca_certs": str(certificates.authority)}
+            url, told["VISIONCHAT_REDIS_CA_FILE"] = f"rediss://127.0.0.1:{port}", str(certificates.authority)
+        else:
+            port = launch("port {port}", 'requirepass "p@ss/w:rd%"')
+            monitor = f"sentinel monitor main 127.0.0.1 {port} 1", 'sentinel auth-pass main "p@ss/w:rd%"'
+            sentinel = launch("port {port}", *monitor, sentinel=True)
+            await wait_until(lambda: _pongs(sentinel), "the Sentinel answers")
+            url = f"redis+sentinel://127.0.0.1:1,127.0.0.1:{sentinel}/main/0"
+        await wait_until(lambda: _pongs(port, **options), "Redis answers")
+        async with ClientSession() as http, AsyncExitStack() as stack:
+            # The head asks the Sentinels in an event loop of its own.
+            head = await asyncio.to_thread(
+                stack.enter_context, ray_head({**told, "VISIONCHAT_REDIS_URL": url}, tmp_path)
+            )
+            await wait_until(lambda: _answers(RayHead(http, head.dashboard)), "the head answers", seconds=90)
+            with Redis("127.0.0.1", port, **options) as redis:
+                assert redis.keys("RAYtest.demo@*")
+
+
+def _pongs(port: int, **options: Any) -> bool:
+    try:
+        with Redis("127.0.0.1", port, retry=None, **options) as redis:
+            return bool(redis.ping())
+    except RedisError:
+        return False
 
 
 async def _answers(ray: RayHead) -> bool:

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from redis import Redis
 
 from support.control_plane import Api, ControlPlane, control_plane
 from support.operator_process import OperatorProcess
 from support.played_node import PlayedNode, add_node
 from visionchat_operator.crd import custom_resource_definition
+from visionchat_serve.messages import ChatJob, Finish, Message, SamplingParams, TextPart, TokenChunk
+from visionchat_serve.redis_broker import RedisBroker
 from visionchat_serve.redis_server import EmbeddedRedis
 
 ROOT = Path(__file__).parents[2]
 CHATS = "/apis/visionchat.dev/v1alpha1"
+FOUR = {"minReplicas": 1, "maxReplicas": 4, "targetQueueDepth": 2}
 ROUTES = {
     "apiVersion": "apiextensions.k8s.io/v1",
     "kind": "CustomResourceDefinition",
@@ -45,17 +52,39 @@ ROUTES = {
 
 @pytest.fixture(scope="session")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """One API server for all tests, with the CRD, the operator's RBAC and a node."""
+    """One API server for all tests, with the CRD, the operator's RBAC, a node, and the garbage collector."""
     with control_plane(tmp_path_factory.mktemp("control-plane")) as plane:
         for crd in (custom_resource_definition(), ROUTES):
             plane.api.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
         plane.api.create("/api/v1/namespaces", {"metadata": {"name": "visionchat-system"}})
-        for document in yaml.safe_load_all((ROOT / "manifests" / "rbac.yaml").read_text()):
+        for document in rbac():
             plane.api.create(path_of(document), document)
         add_node(plane.api)
         for path in (f"{CHATS}/visionchats", "/apis/gateway.networking.k8s.io/v1/httproutes"):
             eventually(lambda path=path: plane.api.call("GET", path).status_code == 200, f"{path} is served")
+        plane.run_controllers("garbage-collector-controller")
         yield plane
+
+
+@pytest.fixture(scope="session")
+def operators_rights(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A kubeconfig with the rights that `manifests/rbac.yaml` gives to the operator, and no more."""
+    path = "/api/v1/namespaces/visionchat-system/serviceaccounts/visionchat-operator/token"
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 7200}}
+    token = plane.api.create(path, request)["status"]["token"]
+    return plane.write_kubeconfig(tmp_path_factory.mktemp("rights") / "kubeconfig", token)
+
+
+def rbac() -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((ROOT / "manifests" / "rbac.yaml").read_text()))
+
+
+def allow_lease(api: Api, namespace: str) -> None:
+    """Each test's operators have a Lease of their own: the Role for it, as it is, in the test's namespace."""
+    for document in rbac():
+        if document["kind"] in ("Role", "RoleBinding"):
+            document["metadata"]["namespace"] = namespace
+            api.create(path_of(document), document)
 
 
 def path_of(document: dict[str, Any]) -> str:
@@ -75,10 +104,17 @@ _numbers = itertools.count(1)
 
 @pytest.fixture
 def namespace(api: Api) -> Iterator[str]:
-    """A new one, where only restricted pods are let in."""
+    with new_namespace(api) as name:
+        yield name
+
+
+@contextmanager
+def new_namespace(api: Api) -> Iterator[str]:
+    """A new one, where only restricted pods are let in; its VisionChats go with it."""
     name = f"test-{next(_numbers)}"
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     api.create("/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
+    allow_lease(api, name)
     yield name
     path = f"{CHATS}/namespaces/{name}/visionchats"
     for chat in api.get(path)["items"]:
@@ -94,10 +130,17 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedRedis]:
 
 @pytest.fixture
 def node(api: Api, namespace: str, redis: EmbeddedRedis) -> Iterator[PlayedNode]:
-    played = PlayedNode(api, namespace, redis.url)
-    played.start()
-    yield played
-    played.stop()
+    with playing(PlayedNode(api, namespace, redis.url)) as played:
+        yield played
+
+
+@contextmanager
+def playing(node: PlayedNode) -> Iterator[PlayedNode]:
+    node.start()
+    try:
+        yield node
+    finally:
+        node.stop()
 
 
 Start = Callable[..., OperatorProcess]
@@ -105,15 +148,18 @@ Start = Callable[..., OperatorProcess]
 
 @pytest.fixture
 def start_operator(
-    plane: ControlPlane, namespace: str, redis: EmbeddedRedis, node: PlayedNode, tmp_path: Path
+    api: Api, operators_rights: Path, namespace: str, redis: EmbeddedRedis, node: PlayedNode, tmp_path: Path
 ) -> Iterator[Start]:
-    """Starts operators for this test's namespace; they end with the test."""
+    """Starts operators for this test's namespace, with an operator's rights; they end with the test."""
     started: list[OperatorProcess] = []
 
-    def start(flags: Sequence[str] = (), kubeconfig: Path | None = None, everywhere: bool = False) -> OperatorProcess:
+    def start(flags: Sequence[str] = (), everywhere: bool = False) -> OperatorProcess:
+        if everywhere:
+            others = [c for c in api.get(f"{CHATS}/visionchats")["items"] if c["metadata"]["namespace"] != namespace]
+            assert not others, "an operator for all namespaces would look after those of other tests"
         log = tmp_path / f"operator-{len(started)}.log"
         own = ["--redis-url", redis.url, "--head-url", node.head_url, "--lease-namespace", namespace]
-        one = OperatorProcess(kubeconfig or plane.kubeconfig, None if everywhere else namespace, log, [*own, *flags])
+        one = OperatorProcess(operators_rights, None if everywhere else namespace, log, [*own, *flags])
         one.start()
         started.append(one)
         return one
@@ -122,6 +168,7 @@ def start_operator(
     for one in started:
         if one.alive:
             one.stop()
+        assert "forbidden" not in one.log().lower()  # the rights are enough for all that a test does
 
 
 @pytest.fixture
@@ -180,6 +227,119 @@ class Chats:
 @pytest.fixture
 def chats(api: Api, namespace: str) -> Chats:
     return Chats(api, namespace)
+
+
+class Jobs:
+    """Real jobs in the real queue of a VisionChat."""
+
+    def __init__(self, url: str, queue: str) -> None:
+        self._url, self._queue = url, queue
+        self._sent: list[str] = []
+        self._numbers = itertools.count()
+
+    def submit(self, number: int, question: str = "What?") -> list[str]:
+        """Their ids."""
+        return asyncio.run(self._submit(number, question))
+
+    def cancel_all(self) -> None:
+        asyncio.run(self._cancel_all())
+
+    def answer(self, name: str) -> str:
+        """The whole answer; waits for it."""
+        return asyncio.run(self._answer(name))
+
+    async def _submit(self, number: int, question: str) -> list[str]:
+        broker, names = RedisBroker.from_url(self._url, self._queue), []
+        for _ in range(number):
+            now, name = time.time(), f"job-{next(self._numbers)}"
+            asked = (Message("user", (TextPart(question),)),)
+            await broker.submit(ChatJob(name, asked, SamplingParams(), "tiny", 0, now, now + 600), [])
+            names.append(name)
+        await broker.close()
+        self._sent += names
+        return names
+
+    async def _answer(self, name: str) -> str:
+        broker = RedisBroker.from_url(self._url, self._queue)
+        async with asyncio.timeout(30):
+            values = [event.value async for event in broker.events(name)]
+        await broker.close()
+        assert isinstance(values[-1], Finish), values
+        assert values[-1].reason == "stop", values
+        return "".join(value.text for value in values if isinstance(value, TokenChunk))
+
+    async def _cancel_all(self) -> None:
+        broker = RedisBroker.from_url(self._url, self._queue)
+        for name in self._sent:
+            await broker.cancel(name)
+        self._sent.clear()
+        await broker.close()
+
+
+@pytest.fixture
+def jobs(redis: EmbeddedRedis, namespace: str) -> Jobs:
+    return Jobs(redis.url, f"{namespace}.demo")
+
+
+def keys(url: str, queue: str) -> list[bytes]:
+    """What the queue has in Redis."""
+    with Redis.from_url(url) as connection:
+        found: list[bytes] = list(connection.scan_iter(match=f"visionchat:{{{queue}}}*"))
+        return found
+
+
+@dataclass
+class Quiet:
+    """A VisionChat that nobody touches, with a whole operator for itself. `began`: when everything was settled."""
+
+    plane: ControlPlane
+    chats: Chats
+    operator: OperatorProcess
+    began: float = 0.0
+    entries: int = 0  # of the audit log, when it began
+
+    def begin(self) -> None:
+        self.entries, self.began = len(list(self.plane.audit())), time.monotonic()
+
+    @property
+    def lasted(self) -> float:
+        """Seconds."""
+        return time.monotonic() - self.began
+
+    def requests(self, *verbs: str) -> list[str]:
+        """What the operator has asked for since then, its Lease apart."""
+        return [
+            f"{entry['verb']} {entry['requestURI']}"
+            for entry in itertools.islice(self.plane.audit(), self.entries, None)
+            if entry["verb"] in verbs
+            and entry.get("objectRef", {}).get("namespace") == self.chats.namespace
+            and entry.get("objectRef", {}).get("resource") != "leases"
+            and entry.get("userAgent", "") == "visionchat-operator"
+        ]
+
+
+@pytest.fixture(scope="session")
+def quiet(
+    plane: ControlPlane, operators_rights: Path, redis: EmbeddedRedis, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Quiet]:
+    """Begins with the first test that wants it, so that the others' time is quiet time too."""
+    with ExitStack() as stack:
+        namespace = stack.enter_context(new_namespace(plane.api))
+        node = stack.enter_context(
+            playing(PlayedNode(plane.api, namespace, redis.url, turn_seconds=1, report_seconds=15))
+        )
+        log = tmp_path_factory.mktemp("quiet") / "operator.log"
+        flags = ["--redis-url", redis.url, "--head-url", node.head_url, "--lease-namespace", namespace]
+        operator = OperatorProcess(operators_rights, namespace, log, flags)
+        operator.start()
+        stack.callback(operator.stop)
+        chats = Chats(plane.api, namespace)
+        chats.create()
+        eventually(lambda: chats.ready(1) and chats.condition("Progressing")[0] == "False", "everything is settled")
+        time.sleep(3)  # what is on its way may still arrive
+        quiet = Quiet(plane, chats, operator)
+        quiet.begin()
+        yield quiet
 
 
 def eventually(holds: Callable[[], Any], what: str, seconds: float = 30) -> None:

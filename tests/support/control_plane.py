@@ -70,11 +70,16 @@ class ControlPlane:
         self.api = Api(self.url, TOKEN)
         self._wait_until_ready()
         if "kube-controller-manager" in extra:
-            self._run([
-                str(paths["kube-controller-manager"]), "--kubeconfig", str(self.kubeconfig), "--leader-elect=false",
-                "--use-service-account-credentials", "--service-account-private-key-file", key,
-                "--root-ca-file", str(self.folder / "pki" / "apiserver.crt"), "--secure-port", "0",
-            ])  # fmt: skip
+            self.run_controllers()
+
+    def run_controllers(self, names: str = "*") -> None:
+        """The controller manager with these controllers; custom resources should be there already."""
+        (path,) = binaries(["kube-controller-manager"]).values()
+        self._run([
+            str(path), "--kubeconfig", str(self.kubeconfig), "--leader-elect=false", f"--controllers={names}",
+            "--use-service-account-credentials", "--service-account-private-key-file", str(self.folder / "sa.key"),
+            "--root-ca-file", str(self.folder / "pki" / "apiserver.crt"), "--secure-port", "0",
+        ])  # fmt: skip
 
     def stop(self) -> None:
         """The last that was started first: an API server without its etcd hangs for minutes."""

@@ -2,12 +2,14 @@
 
 Pods are bound to a node, become ready, report themselves into the real Redis as a replica would, and end when they are
 deleted; `refuse` and `hold` make the kubelet refuse or wait. Ray's head is a small HTTP server with Serve's REST API:
-it runs as many replicas as it is told, on the pods that are there.
+it runs as many replicas as it is told, on the pods that are there. With `works` the pods hold real replicas, which
+take real jobs from the queue; otherwise they only report themselves.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from dataclasses import dataclass, field
@@ -15,8 +17,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from support.control_plane import Api
+from support.played_replica import PlayedReplica
+from visionchat_serve.errors import Unavailable
 from visionchat_serve.messages import ReplicaReport
 from visionchat_serve.redis_broker import RedisBroker
 
@@ -35,10 +40,15 @@ class PlayedNode:
     pins: bool = True  # cpuManagerPolicy static
     holds_warm: bool = False  # new replicas do not become warm
     drain_seconds: float = 0.0
+    turn_seconds: float = 0.1
+    report_seconds: float = 1  # how long a report of a replica lives
     target: dict[str, int] = field(default_factory=dict)  # Ray Serve's number of replicas, by VisionChat
     deployed: dict[str, Any] = field(default_factory=dict)
     scaled: list[tuple[str, int]] = field(default_factory=list)
-    busy: set[str] = field(default_factory=set)  # pods with a job in hand
+    busy: set[str] = field(default_factory=set)  # pods with a job in hand: they do not end before
+    heads_away: set[str] = field(default_factory=set)  # VisionChats whose head is down
+    works: bool = False  # the replicas take jobs
+    replicas: dict[str, PlayedReplica] = field(default_factory=dict)  # by pod, if they work
     faults: list[BaseException] = field(default_factory=list)
 
     def start(self) -> None:
@@ -63,7 +73,7 @@ class PlayedNode:
         return f"http://127.0.0.1:{self.port}/{{name}}"
 
     async def _play(self) -> None:
-        app = web.Application()
+        app = web.Application(middlewares=[self._away])
         app.add_routes([
             web.get("/{name}/api/serve/applications/", self._get_applications),
             web.put("/{name}/api/serve/applications/", self._put_applications),
@@ -77,18 +87,21 @@ class PlayedNode:
         try:
             while not self._stop.is_set():
                 await self._turn()
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(self.turn_seconds)
         except BaseException as error:
             self.faults.append(error)
         finally:
+            for replica in self.replicas.values():
+                await replica.kill()
             for broker in self._brokers.values():
                 await broker.close()
             await runner.cleanup()
 
     async def _turn(self) -> None:
         pods = (await asyncio.to_thread(self.api.get, f"/api/v1/namespaces/{self.namespace}/pods"))["items"]
-        for number, pod in enumerate(sorted(pods, key=lambda p: p["metadata"]["creationTimestamp"])):
-            await asyncio.to_thread(self._kubelet, pod, number)
+        self._end_replicas(pods)
+        for pod in pods:
+            await asyncio.to_thread(self._kubelet, pod)
         self._pods = {p["metadata"]["name"]: p for p in pods}
         path = f"/apis/apps/v1/namespaces/{self.namespace}/deployments"
         for deployment in (await asyncio.to_thread(self.api.get, path))["items"]:
@@ -96,12 +109,19 @@ class PlayedNode:
         for pod in pods:
             await self._replica(pod)
 
-    def _kubelet(self, pod: dict[str, Any], number: int) -> None:
+    def _end_replicas(self, pods: list[dict[str, Any]]) -> None:
+        staying = {p["metadata"]["name"] for p in pods if "deletionTimestamp" not in p["metadata"]}
+        for name in [n for n, replica in self.replicas.items() if replica.ended]:
+            del self.replicas[name]
+        for name in self.replicas.keys() - staying:
+            self.replicas[name].stop()
+
+    def _kubelet(self, pod: dict[str, Any]) -> None:
         name, status = pod["metadata"]["name"], pod.get("status", {})
         path = f"/api/v1/namespaces/{self.namespace}/pods/{name}"
         if "deletionTimestamp" in pod["metadata"]:
             began = self._going.setdefault(pod["metadata"]["uid"], time.monotonic())
-            if name not in self.busy and time.monotonic() - began >= self.drain_seconds:
+            if name not in self.busy | self.replicas.keys() and time.monotonic() - began >= self.drain_seconds:
                 self.api.delete(path, gracePeriodSeconds=0, preconditions={"uid": pod["metadata"]["uid"]})
         elif not pod["spec"].get("nodeName"):
             target = {"apiVersion": "v1", "kind": "Node", "name": NODE}
@@ -124,9 +144,12 @@ class PlayedNode:
 
     def _deployment(self, deployment: dict[str, Any]) -> None:
         wanted, status = deployment["spec"]["replicas"], deployment.get("status", {})
+        if deployment["metadata"]["labels"]["app.kubernetes.io/instance"] in self.heads_away:
+            wanted = 0
         if status.get("availableReplicas", 0) != wanted:
             path = f"/apis/apps/v1/namespaces/{self.namespace}/deployments/{deployment['metadata']['name']}/status"
-            body = {"status": {"replicas": wanted, "readyReplicas": wanted, "availableReplicas": wanted}}
+            counts = {"readyReplicas": wanted, "availableReplicas": wanted}
+            body = {"status": {"replicas": deployment["spec"]["replicas"], **counts}}
             self.api.call("PATCH", path, body, content_type="application/merge-patch+json")
 
     async def _replica(self, pod: dict[str, Any]) -> None:
@@ -139,6 +162,9 @@ class PlayedNode:
         ):
             return
         self._warm.add(pod["metadata"]["uid"])
+        if self.works:
+            await self._work(chat, name)
+            return
         pinned = labels["visionchat.dev/mode"] == "Pinned" and self.pins
         index = int(name.rpartition("-")[2])
         cpus = int(pod["spec"]["containers"][0]["resources"]["limits"]["cpu"])
@@ -157,7 +183,14 @@ class PlayedNode:
             running=int(name in self.busy),
             pod=name,
         )
-        await self._broker(chat).report(report, ttl=timedelta(seconds=1))
+        with contextlib.suppress(Unavailable):  # a replica tries again, too
+            await self._broker(chat).report(report, ttl=timedelta(seconds=self.report_seconds))
+
+    async def _work(self, chat: str, name: str) -> None:
+        if name not in self.replicas:
+            broker = RedisBroker.from_url(self.redis_url, f"{self.namespace}.{chat}")
+            self.replicas[name] = PlayedReplica(broker, name)
+            await self.replicas[name].start()
 
     def _broker(self, chat: str) -> RedisBroker:
         queue = f"{self.namespace}.{chat}"
@@ -176,6 +209,11 @@ class PlayedNode:
             and name.startswith(f"{chat}-worker-")
         ]
         return ready[: self.target.get(chat, 0)]
+
+    @web.middleware
+    async def _away(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        away = request.match_info.get("name") in self.heads_away
+        return web.Response(status=503, text="no head is there") if away else await handler(request)
 
     async def _get_applications(self, request: web.Request) -> web.Response:
         chat = request.match_info["name"]

@@ -30,6 +30,21 @@ def test_the_head_runs_no_model_and_keeps_its_state_in_redis() -> None:
     assert extra == {"RAY_REDIS_ADDRESS": "rediss://redis.example:6379"}
 
 
+def test_the_head_is_told_who_vouches_for_its_redis() -> None:
+    told = {"VISIONCHAT_REDIS_URL": "rediss://redis.example", "VISIONCHAT_REDIS_CA_FILE": "/etc/ca.crt"}
+    _, extra = ray_node.command("head", POD | told)
+    assert extra == {"RAY_REDIS_ADDRESS": "rediss://redis.example:6379", "RAY_REDIS_CA_CERT": "/etc/ca.crt"}
+    run, _ = ray_node.command("head", POD | told | {"VISIONCHAT_REDIS_PASSWORD": "p@ss/w:rd%"})
+    assert "--redis-password=p@ss/w:rd%" in run
+    with pytest.raises(ConfigError, match="redis_ca_file"):
+        ray_node.command("head", POD | told | {"VISIONCHAT_REDIS_URL": "redis://redis.example"})
+
+
+def test_sentinels_that_are_away_are_named_in_the_error() -> None:
+    with pytest.raises(ConfigError, match="Sentinels"):
+        ray_node.command("head", POD | {"VISIONCHAT_REDIS_URL": "redis+sentinel:///main"})
+
+
 def test_a_head_without_redis_says_what_is_missing() -> None:
     with pytest.raises(ConfigError, match="VISIONCHAT_REDIS_URL"):
         ray_node.command("head", POD)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 from support.small_cluster import START, SmallCluster
 from visionchat_operator.api import Fallback, VisionChatSpec
+from visionchat_operator.names import FINALIZER
+from visionchat_operator.plan import Plan, PlanSettings, plan
 from visionchat_operator.rollout import Steps, Wanted, next_steps
 from visionchat_operator.status_api import Mode
 from visionchat_operator.world import Load, Ref, Worker
@@ -60,6 +63,15 @@ def test_with_more_than_the_minimum_a_new_pod_takes_the_place_of_an_old_one() ->
 def test_the_next_one_waits_until_the_last_one_is_gone() -> None:
     workers = [pod(0, revision="old"), pod(1), pod(2, revision="old", deleting=True)]
     assert steps(workers, replicas=2).delete == ()
+
+
+def test_one_that_does_not_end_long_after_its_grace_is_not_waited_for() -> None:
+    def with_grace_over_for(ago: timedelta) -> Steps:
+        going = pod(2, revision="old", deleting=True, ends_by=NOW - ago)
+        return steps([pod(0, revision="old"), pod(1), going], replicas=2)
+
+    assert with_grace_over_for(timedelta(seconds=59)).delete == ()
+    assert names(with_grace_over_for(timedelta(seconds=60))) == ["p0"]
 
 
 def test_replicas_that_do_not_report_are_not_all_thrown_away() -> None:
@@ -118,3 +130,27 @@ def test_with_another_image_the_head_comes_first() -> None:
     cluster.spec = VisionChatSpec.model_validate({"model": {"id": "tiny"}, "image": "other"})
     made = cluster.plan(Load(0))
     assert Ref("Deployment", "demo-head") in {Ref(m["kind"], m["metadata"]["name"]) for m in made.apply}
+
+
+def farewell(*workers: Worker, ago: timedelta = timedelta(0), head: bool = False) -> Plan:
+    spec = VisionChatSpec.model_validate({"model": {"id": "tiny"}, "queue": {"deleteWithResource": True}})
+    children = {Ref("Deployment", "demo-head"): {"metadata": {}}} if head else {}
+    seen = SmallCluster(spec).observe(None)
+    gone = {"deleting": True, "deleted_at": NOW - ago, "finalizers": (FINALIZER,)}
+    return plan(replace(seen, workers=workers, children=children, **gone), PlanSettings(), NOW)
+
+
+def test_the_queue_goes_after_replicas_and_head() -> None:
+    first = farewell(pod(0), head=True)
+    assert ([removal.ref.name for removal in first.delete], first.finalizer) == (["p0"], True)
+    second = farewell(head=True)
+    assert ([removal.ref.name for removal in second.delete], second.forget_queue) == (["demo-head"], False)
+    last = farewell()
+    assert (last.forget_queue, last.finalizer, last.patient) == (True, False, True)
+
+
+def test_a_farewell_waits_neither_for_a_dead_node_nor_for_a_dead_queue_for_ever() -> None:
+    going = pod(0, deleting=True, ends_by=NOW)
+    assert not farewell(going).forget_queue
+    assert farewell(replace(going, ends_by=NOW - MINUTE)).forget_queue
+    assert not farewell(ago=5 * MINUTE).patient

@@ -5,8 +5,9 @@ local LOOK_AHEAD = 32 -- jobs that are left for other replicas and passed over, 
 local reserved_until = math.huge
 
 local function lease(id)
-  local job, images, affinity = get(id, 'job', 'images', 'affinity')
+  local job, images, affinity, cache_key = get(id, 'job', 'images', 'affinity', 'cache_key')
   if not job then return dequeue(id) end -- forgotten behind our back
+  if is_known(id) then return end_as_before(id) end
   local pictures = redis.call('LRANGE', images_key(id), 0, -1)
   if #pictures ~= tonumber(images) then return end_job(id, POLICY.pictures_lost) end
   dequeue(id)
@@ -14,6 +15,9 @@ local function lease(id)
   local attempt = redis.call('HINCRBY', job_key(id), 'attempt', 1)
   set(id, 'status', 'leased', 'consumer', consumer, 'leased_at', NOW, 'next', 0)
   keep_job(id, POLICY.lease + POLICY.result_ttl)
+  if cache_key and cache_key ~= '' then
+    redis.call('SET', leader_key(cache_key), id, 'PX', POLICY.lease + POLICY.result_ttl)
+  end
   if affinity and affinity ~= '' then
     redis.call('SET', home_key(affinity), consumer, 'PX', POLICY.lease + POLICY.result_ttl)
   end
@@ -75,9 +79,17 @@ local function is_reserved(id)
   return true
 end
 
+-- Is the same being answered just now? Its answer will do.
+local function is_doubled(id)
+  local key, reuse = get(id, 'cache_key', 'reuse')
+  if not key or key == '' or not reuse or reuse == '' then return false end
+  local leader = redis.call('GET', leader_key(key))
+  return leader and leader ~= id and is_held(leader)
+end
+
 local function first_free(key)
   for _, id in ipairs(redis.call('ZRANGE', key, 0, LOOK_AHEAD)) do
-    if not is_reserved(id) then return id end
+    if not is_doubled(id) and not is_reserved(id) then return id end
   end
 end
 

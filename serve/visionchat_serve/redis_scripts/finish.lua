@@ -63,4 +63,5 @@ end_job(id, ARGV[4])
 set(id, 'ended_by', attempt)
 local key = get(id, 'cache_key')
 if good and key and key ~= '' then keep_answer(key) end
+if redis.call('ZCARD', INTERACTIVE) + redis.call('ZCARD', BATCH) > 0 then ring() end -- some may have waited for this end
 return 1

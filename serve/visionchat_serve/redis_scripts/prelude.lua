@@ -11,9 +11,9 @@
 --   affinity, prompt, expected (tokens to be read and written), queued_at, status (queued | leased | ended),
 --   attempt (number of the last claim: the fence), released (claims given back), consumer, leased_at, first_at, next
 --   (index of the next chunk of this attempt), cancelled (1 when asked to stop), finish, ended_at, ended_by (attempt
---   whose replica ended it), cache_key ('' if its answer is not kept)
--- A job that several clients wait for: `flight` of its cache_key names it, the set `clients` who they are. A kept
--- answer is a copy of the stream of the job that gave it.
+--   whose replica ended it), cache_key ('' if its answer is not kept), reuse ('' if no other answer will do)
+-- A job that several clients wait for: `flight` of its cache_key names it, the set `clients` who they are. `leader` of a
+-- cache_key is the job that was leased last with it. A kept answer is a copy of the stream of the job that gave it.
 --
 -- ARGV[1] is the broker's policy as JSON (see `redis_policy`). A job's keys follow from POLICY.job and its id; they
 -- are in the slot of the KEYS, by their hash tag.
@@ -33,6 +33,7 @@ local function images_key(id) return POLICY.job .. id .. ':images' end
 local function home_key(affinity) return POLICY.home .. affinity end
 local function clients_key(id) return POLICY.job .. id .. ':clients' end
 local function flight_key(key) return POLICY.flight .. key end
+local function leader_key(key) return POLICY.leader .. key end
 local function answer_key(key) return POLICY.answer .. key end
 
 local function get(id, ...) return unpack(redis.call('HMGET', job_key(id), ...)) end
@@ -100,8 +101,8 @@ local function close_flight(id)
   if key and redis.call('GET', flight_key(key)) == id then redis.call('DEL', flight_key(key)) end
 end
 
-local function mark_ended(id, finish, ttl)
-  append(id, 'attempt', get(id, 'attempt'), 'finish', finish)
+-- The end stands in the job's stream.
+local function settle(id, finish, ttl)
   set(id, 'status', 'ended', 'finish', finish, 'ended_at', NOW)
   dequeue(id)
   uncount_work(id)
@@ -109,6 +110,26 @@ local function mark_ended(id, finish, ttl)
   redis.call('UNLINK', clients_key(id))
   redis.call('PEXPIRE', job_key(id), ttl)
   redis.call('PEXPIRE', events_key(id), ttl)
+end
+
+local function mark_ended(id, finish, ttl)
+  append(id, 'attempt', get(id, 'attempt'), 'finish', finish)
+  settle(id, finish, ttl)
+end
+
+-- Has the same been answered before, and will that answer do?
+local function is_known(id)
+  local key, reuse, attempt = get(id, 'cache_key', 'reuse', 'attempt')
+  if not key or key == '' or not reuse or reuse == '' or attempt ~= '0' then return false end
+  return redis.call('EXISTS', answer_key(key)) == 1
+end
+
+local function end_as_before(id)
+  redis.call('COPY', answer_key(get(id, 'cache_key')), events_key(id))
+  local _, fields = unpack(redis.call('XREVRANGE', events_key(id), '+', '-', 'COUNT', 1)[1])
+  set(id, 'attempt', fields[2])
+  settle(id, fields[4], POLICY.result_ttl)
+  redis.call('UNLINK', images_key(id))
 end
 
 local function end_job(id, finish)

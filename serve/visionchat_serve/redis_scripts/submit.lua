@@ -61,7 +61,7 @@ local function remember()
   local seq = redis.call('HINCRBY', STATE, 'seq', 1)
   set(id, 'job', ARGV[3], 'owner', ARGV[4], 'priority', priority, 'created_at', ARGV[6], 'deadline', deadline,
     'seq', seq, 'images', #ARGV - FIRST_IMAGE + 1, 'attempt', 0, 'released', 0, 'affinity', affinity,
-    'cache_key', cache_key)
+    'cache_key', cache_key, 'reuse', reuse)
   redis.call('ZADD', OWNED, seq, id)
   redis.call('ZREMRANGEBYRANK', OWNED, 0, -POLICY.max_listed - 1)
   if fingerprint ~= '' then
@@ -82,10 +82,7 @@ end
 local function answered()
   if reuse == '' or redis.call('EXISTS', answer_key(cache_key)) == 0 then return end
   remember()
-  redis.call('COPY', answer_key(cache_key), events_key(id))
-  local _, fields = unpack(redis.call('XREVRANGE', events_key(id), '+', '-', 'COUNT', 1)[1])
-  set(id, 'status', 'ended', 'attempt', fields[2], 'finish', fields[4], 'ended_at', NOW)
-  for _, key in ipairs({job_key(id), events_key(id)}) do redis.call('PEXPIRE', key, POLICY.result_ttl) end
+  end_as_before(id)
   keep(POLICY.result_ttl, OWNED, STATE)
   return {'hit', id}
 end
