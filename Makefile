@@ -7,7 +7,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 PICTURE ?= tests/data/pictures/circle-and-square.png
 QUESTION ?= What do you see?
 
-.PHONY: help install demo test test-browser test-apiserver verify fmt fuzz bench chaos load generate train evaluate sim cluster-api clean
+.PHONY: help install demo test test-browser test-apiserver verify fmt fuzz bench chaos load generate train evaluate sim cluster-api cluster cluster-down test-node clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +75,15 @@ test-apiserver: install ## the operator on a real Kubernetes API server, which i
 
 cluster-api: install ## a real Kubernetes API server on loopback with the CRD, until Ctrl-C; prints KUBECONFIG
 	$(BIN)/python tests/cluster/api.py
+
+cluster: install ## a real Kubernetes on this machine (root; kubelet, containerd) with a VisionChat; prints how to ask
+	$(BIN)/python tests/cluster/cluster.py up
+
+cluster-down: install ## take it away, with everything that it left
+	$(BIN)/python tests/cluster/cluster.py down
+
+test-node: install ## VisionChats on a real node with the static CPU manager (root; minutes)
+	$(BIN)/python -m pytest tests/node
 
 sim: install ## the operator's scaling against other rules on the same loads; prints the README's table
 	$(BIN)/python tests/sim/run.py --write

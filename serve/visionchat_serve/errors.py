@@ -5,6 +5,7 @@
     │   ├── ContextTooLong        400  prompt and answer do not fit the model's context
     │   ├── IdempotencyConflict   422  the `Idempotency-Key` stands for another request
     │   ├── RequestTooLarge       413  the body is over the limit
+    │   ├── EncodingRefused       415  it is compressed
     │   ├── AddressTooLong        414  so is the address
     │   ├── HeadersTooLarge       431  or are the headers
     │   ├── RequestTimedOut       408  the request did not arrive in time
@@ -90,6 +91,10 @@ class IdempotencyConflict(InvalidRequest):
 
 class RequestTooLarge(InvalidRequest):
     status, code = 413, "request_too_large"
+
+
+class EncodingRefused(InvalidRequest):
+    status, code = 415, "unsupported_encoding"
 
 
 class AddressTooLong(InvalidRequest):

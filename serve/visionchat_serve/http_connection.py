@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
+import socket
 from collections.abc import Callable
 from datetime import timedelta
 from http import HTTPStatus
@@ -18,13 +20,31 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import Frame
 
-from visionchat_serve.errors import RequestTimedOut, VisionChatError
+from visionchat_serve.errors import Overloaded, RequestTimedOut, VisionChatError
 from visionchat_serve.http_head import Head, check_head, refusal_of
 
 HEAD_WITHIN = timedelta(seconds=10)  # from the connection, or the first byte of a later request, to the head's end
 TAKEN_WITHIN = timedelta(seconds=60)  # what was sent must leave our memory
 REST_WITHIN = timedelta(seconds=10)  # for the rest of a request that nobody reads, after the answer
 MOST_DROPPED = 1 << 20  # bytes after a refusal
+
+
+ENOUGH_FILES = 65536
+OTHER_FILES = 512  # for all that is no connection of a client, and for connections that are accepted at the same time
+
+
+def allow_many_files() -> None:
+    """Let this process open as many files as it may, up to `ENOUGH_FILES`; each connection is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = ENOUGH_FILES if hard == resource.RLIM_INFINITY else min(hard, ENOUGH_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def most_connections() -> int:
+    """At which further ones are sent away: without a file left none could even be accepted."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return ENOUGH_FILES if soft == resource.RLIM_INFINITY else max(soft - OTHER_FILES, soft // 4)
 
 
 class Deadline:
@@ -84,8 +104,15 @@ class HttpConnection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        # An answer is written in pieces, and the second must not wait for the client to acknowledge the first (40 ms).
+        # asyncio does this only for sockets that were made with the protocol's number, and ours was not.
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         transport.set_write_buffer_limits(high=0)  # so that `pause_writing` tells of any byte that is not taken
-        self._head.start()
+        if len(self.connections) > most_connections():
+            self.transport.write(b"".join(self._encoded(Overloaded("too many connections; come back later"))))
+            self.transport.close()
+        else:
+            self._head.start()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -158,6 +185,8 @@ class HttpConnection(H11Protocol):
     def _encoded(self, error: VisionChatError) -> list[bytes]:
         body = json.dumps(error.body()).encode()
         headers = {"Content-Type": "application/json", "Content-Length": str(len(body)), "Connection": "close"}
+        if error.retry_after is not None:
+            headers["Retry-After"] = str(round(error.retry_after.total_seconds()))
         head = h11.Response(
             status_code=error.status, headers=list(headers.items()), reason=HTTPStatus(error.status).phrase
         )
@@ -173,10 +202,16 @@ class SocketConnection(WebSocketsSansIOProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._greeting = Deadline(HEAD_WITHIN, lambda: self.transport.abort())
         self._taken = Deadline(TAKEN_WITHIN, lambda: self.transport.abort())
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._greeting.start()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self._greeting.stop()
         self._taken.stop()
 
     def pause_writing(self) -> None:
@@ -191,6 +226,7 @@ class SocketConnection(WebSocketsSansIOProtocol):
 
     async def send(self, message: Any) -> None:
         await super().send(message)
+        self._greeting.stop()
         if self.close_sent:
             self.handshake_complete = True  # also after a refusal, which uvicorn would log as a fault of ours
 

@@ -42,11 +42,20 @@ def check_head(head: Head) -> VisionChatError | None:
     for name, value in head.headers:
         if len(name) + len(value) > LONGEST:
             return HeadersTooLarge(f"the header {name[:50].decode()} is too long; at most {LONGEST} bytes are taken")
-    if b"content-length" in names and b"transfer-encoding" in names:
+    framed = sorted({b"content-length", b"transfer-encoding"} & set(names))
+    if len(framed) == 2:
         return InvalidRequest("a request has Content-Length or Transfer-Encoding, not both")
+    if b"transfer-encoding" in framed and head.version == b"1.0":
+        return InvalidRequest("Transfer-Encoding came with HTTP/1.1; in HTTP/1.0 a request has Content-Length")
+    if _asks_for_socket(head) and framed:
+        return InvalidRequest("a request for a WebSocket has no body")
     if _has_bare_lf(head.raw):
         return InvalidRequest("lines of a request end with CR LF; this one has a bare LF")
     return None
+
+
+def _asks_for_socket(head: Head) -> bool:
+    return any(name == b"upgrade" and value.lower() == b"websocket" for name, value in head.headers)
 
 
 def _has_bare_lf(raw: bytes) -> bool:
@@ -58,6 +67,6 @@ def refusal_of(status: int, reason: str) -> VisionChatError:
     """In our form what the parser says of bytes that are no request."""
     if status == HeadersTooLarge.status:
         return HeadersTooLarge("the request's headers are too long; send fewer or shorter ones")
-    error = InvalidRequest(f"this is not a request in HTTP/1.1: {reason}")
+    error = InvalidRequest(f"this is not a request in HTTP/1.1: {reason.partition(': bytearray')[0]}")
     error.status = status
     return error

@@ -14,9 +14,9 @@ from typing import Any
 import uvicorn
 
 from visionchat_serve.errors import ConfigError
-from visionchat_serve.http_connection import HttpConnection, SocketConnection
+from visionchat_serve.http_connection import HttpConnection, SocketConnection, allow_many_files
 
-BACKLOG = 2048  # connections that wait to be accepted
+BACKLOG = 256  # connections that wait to be accepted; asyncio accepts so many at once
 SOCKET_MESSAGE = 4096  # bytes; what clients send over a WebSocket is not listened to
 
 
@@ -36,12 +36,14 @@ class HttpServer:
             log_config=None,
             log_level="error",  # below it, addresses of WebSockets are logged, and those may hold tickets
             access_log=False,
+            server_header=False,
         )
         self._server = uvicorn.Server(config)
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Return when the app listens. Raises `ConfigError` when the port is taken, and what the app's start raises."""
+        allow_many_files()
         listening = listen(self._host, self._port)
         self._task = asyncio.create_task(self._server.serve(sockets=[listening]), name="http")
         while not self._server.started:  # uvicorn has no event to wait for
@@ -72,10 +74,6 @@ def listen(host: str, port: int) -> socket.socket:
     """A listening socket that others may share and that TIME_WAIT does not block."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        listening = socket.create_server((host, port), family=family, backlog=BACKLOG, reuse_port=True)
+        return socket.create_server((host, port), family=family, backlog=BACKLOG, reuse_port=True)
     except OSError as error:
         raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}") from error
-    # Each connection inherits it. asyncio sets it only on sockets that were made with TCP's number, and without it a
-    # piece of an answer waits until the client has confirmed the one before, which may take it 40 ms.
-    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return listening

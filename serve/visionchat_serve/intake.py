@@ -19,6 +19,7 @@ from visionchat_serve.config import Settings
 from visionchat_serve.errors import ContextTooLong, ImageError, InvalidRequest, NotFound, VisionChatError
 from visionchat_serve.image_address import is_http
 from visionchat_serve.images import ImageLimits, NormalisedImage, decode_data_url, normalise
+from visionchat_serve.json_bounds import check_values
 from visionchat_serve.json_grammar import ANY_OBJECT, check_schema
 from visionchat_serve.messages import ChatJob, ImagePart, Message, Role, SamplingParams, TextPart
 from visionchat_serve.schemas import (
@@ -44,6 +45,7 @@ def parse(body: bytes | bytearray, settings: Settings, form: type[Request]) -> t
 
     What can be said without the pictures is said here, so that nothing is fetched for a request that is refused.
     """
+    check_values(body)
     request = parse_as(form, body)
     if request.model != settings.served_name:
         raise NotFound(f"the model {request.model!r} does not exist here; use {settings.served_name!r}", param="model")
@@ -141,7 +143,10 @@ def _at(error: ImageError, where: str) -> VisionChatError:
 
 def _sampling(request: ChatCompletionRequest, settings: Settings) -> SamplingParams:
     return SamplingParams(
-        max_tokens=request.max_completion_tokens or request.max_tokens or settings.default_max_tokens,
+        # More cannot be written, and the queue would believe that it takes so long.
+        max_tokens=min(
+            request.max_completion_tokens or request.max_tokens or settings.default_max_tokens, settings.max_context
+        ),
         temperature=request.temperature,
         top_p=request.top_p,
         top_k=request.top_k,

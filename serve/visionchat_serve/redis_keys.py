@@ -82,8 +82,12 @@ class Keys:
 
     def events(self, job_id: str) -> str:
         """Stream: the pieces of the answer and its end."""
-        return self._name("job", job_id, "events")
+        return self._name("events", job_id)
+
+    def clients(self, job_id: str) -> str:
+        """Set: who waits for a shared job."""
+        return self._name("clients", job_id)
 
     def images(self, job_id: str) -> str:
         """List: the job's pictures, in order."""
-        return self._name("job", job_id, "images")
+        return self._name("images", job_id)

@@ -20,6 +20,9 @@ def ms(duration: timedelta) -> int:
     return max(1, round(duration.total_seconds() * 1000))
 
 
+_NAMED = "job", "events", "images", "clients", "home", "flight", "leader", "answer"  # keys that end in what they are of
+
+
 def policy_for_scripts(policy: BrokerPolicy, keys: Keys) -> str:
     """The JSON text."""
     durations = (
@@ -49,7 +52,7 @@ def policy_for_scripts(policy: BrokerPolicy, keys: Keys) -> str:
         "used_up": broker.attempts_used_up(policy),
         "pictures_lost": broker.PICTURES_LOST,
     }
-    names = {name: getattr(keys, name)("") for name in ("job", "home", "flight", "leader", "answer")}
+    names = {name: getattr(keys, name)("") for name in _NAMED}
     return json.dumps(
         {name: ms(getattr(policy, name)) for name in durations}
         | {name: getattr(policy, name) for name in counts}

@@ -15,7 +15,7 @@ from datetime import timedelta
 
 from fastapi import Request
 
-from visionchat_serve.errors import Overloaded, RequestTimedOut, RequestTooLarge
+from visionchat_serve.errors import EncodingRefused, Overloaded, RequestTimedOut, RequestTooLarge
 
 
 class Room:
@@ -68,6 +68,9 @@ class BodyLimits:
 
 async def read_body(request: Request, limits: BodyLimits, share: Share) -> bytearray:
     """The whole body, refused as soon as it is known to be too long, too late, or more than there is room for."""
+    encoding = request.headers.get("content-encoding", "identity")
+    if encoding.lower() != "identity":
+        raise EncodingRefused(f"Content-Encoding: {encoding} is not supported; send the body as it is")
     too_large = RequestTooLarge(f"the request body is over {limits.size} bytes; send fewer or smaller pictures")
     declared = int(request.headers.get("content-length") or 0)
     if declared > limits.size:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Request, Response, WebSocket
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
@@ -136,6 +136,11 @@ def _add_pages(app: FastAPI, gateway: Gateway) -> None:
     async def root() -> Response:
         return HTMLResponse(page.body, headers=page.headers)
 
+    @app.websocket("/{path:path}")
+    async def no_socket(websocket: WebSocket, path: str) -> None:
+        error = NotFound(f"there is no WebSocket at /{path}; see /docs")
+        await websocket.send_denial_response(JSONResponse(error.body(), error.status))
+
 
 def _add_docs(app: FastAPI) -> None:
     files = docs_page.load_files()
@@ -185,4 +190,6 @@ def _add_error_handlers(app: FastAPI, gateway: Gateway) -> None:
     @app.exception_handler(Exception)
     async def ours_to_mend(_: Request, error: Exception) -> Response:
         log.error("unexpected error", exc_info=error)
-        return answer(EngineFailure("an unexpected error on the server's side; its log says more"))
+        response = answer(EngineFailure("an unexpected error on the server's side; its log says more"))
+        response.headers["Connection"] = "close"  # as the server does
+        return response

@@ -6,6 +6,8 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from contract.queues import Queue
 from support import asgi
 from support.house import House, chat, open_house
@@ -105,3 +107,18 @@ async def test_of_many_same_requests_at_many_gateways_one_is_accepted(queue: Que
         assert sum("idempotency-replayed" not in response.headers for response in responses) == 1
         response = await other.http.post("/v1/jobs", json=chat("y"), headers={"Idempotency-Key": "key-1"})
         assert response.status_code == 422
+
+
+@pytest.mark.parametrize("more", [":events", ":images", ":clients", ":", "*", "é", "{x}", "%00", "%0a"])
+async def test_what_is_nearly_a_jobs_id_is_nobodys(queue: Queue, more: str) -> None:
+    """Also where the queue has something of the job by a name like that."""
+    async with open_house(queue.open()) as house:
+        await house.start_replica()
+        job_id = await create(house, "a !hold b")
+        await wait_until(lambda: bool(house.engine.seen), "it runs")
+        for method, path in (("GET", ""), ("GET", "/events"), ("DELETE", "")):
+            response = await house.http.request(method, f"/v1/jobs/{job_id}{more}{path}")
+            assert response.status_code == 404, response.text
+        listed = await house.http.get("/v1/jobs", params={"after": f"{job_id}{more}"})
+        assert listed.status_code == 404
+        house.engine.release.set()

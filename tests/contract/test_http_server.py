@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -132,6 +134,40 @@ async def trickle(client: Client) -> None:
         await asyncio.sleep(0.02)
 
 
+async def test_no_piece_of_an_answer_waits_for_the_one_before_to_be_acknowledged() -> None:
+    async with listening() as there:
+        client = await there.connect()
+        await client.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        await client.reader.readuntil(b'"ok"}')
+        [connection] = there.server._server.server_state.connections
+        served = connection.transport.get_extra_info("socket")
+        assert served.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+async def test_connections_over_a_number_are_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_connection, "most_connections", lambda: 3)
+    async with listening() as there:
+        kept = [await there.connect() for _ in range(3)]
+        await wait_until(lambda: there.connections == 3, "they are there")
+        status, error = await (await there.connect()).refusal()
+        assert (status, error["code"]) == (503, "overloaded")
+        kept[0].writer.close()
+        await wait_until(lambda: there.connections == 2, "one has left")
+        client = await there.connect()
+        await client.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await client.reader.readuntil(b'"ok"}')).startswith(b"HTTP/1.1 200")
+
+
+def test_a_process_that_may_open_few_files_keeps_some_for_itself() -> None:
+    code = (
+        "import resource as r; r.setrlimit(r.RLIMIT_NOFILE, (256, 1024));"
+        "from visionchat_serve import http_connection as c; c.allow_many_files();"
+        "print(r.getrlimit(r.RLIMIT_NOFILE)[0], c.most_connections())"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["1024", "512"]
+
+
 @pytest.mark.usefixtures("hurried")
 async def test_a_connection_that_says_nothing_is_closed() -> None:
     async with listening() as there:
@@ -206,6 +242,8 @@ SOCKET = (
         (b"GET /v1/jobs/x/events HTTP/1.1\r\n" + SOCKET + b"X: x\r\n" * 200, 431, "headers_too_large"),
         (b"GET /" + b"x" * 9000 + b" HTTP/1.1\r\nHost: x\r\n", 414, "address_too_long"),
         (POST + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n", 400, "invalid_request"),
+        (POST.replace(b"1.1", b"1.0") + b"Transfer-Encoding: chunked\r\n", 400, "invalid_request"),
+        (b"GET /v1/jobs/x/events HTTP/1.1\r\n" + SOCKET + b"Content-Length: 5\r\n", 400, "invalid_request"),
         (POST + b"Content-Length: 5\r\nContent-Length: 6\r\n", 400, "invalid_request"),
         (POST + b"Content-Length: +5\r\n", 400, "invalid_request"),
         (POST + b"Transfer-Encoding : chunked\r\n", 400, "invalid_request"),
@@ -238,6 +276,20 @@ async def test_what_is_hidden_behind_a_good_request_is_refused_too() -> None:
         assert second.startswith(b"HTTP/1.1 400")
 
 
+async def test_a_socket_where_there_is_none_is_told() -> None:
+    async with listening() as there:
+        with pytest.raises(InvalidStatus) as refused:
+            await connect(f"ws://127.0.0.1:{there.port}/v1/elsewhere")
+        assert refused.value.response.status_code == 404
+        assert json.loads(refused.value.response.body)["error"]["code"] == "not_found"
+
+
+async def test_a_compressed_body_is_refused_by_name() -> None:
+    async with listening() as there:
+        refused = await there.house.http.post("/v1/jobs", json=chat("a"), headers={"Content-Encoding": "gzip"})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (415, "unsupported_encoding")
+
+
 async def test_a_socket_that_does_not_shake_hands_is_told() -> None:
     async with listening() as there:
         client = await there.connect()
@@ -265,16 +317,6 @@ async def test_addresses_are_not_logged(caplog: pytest.LogCaptureFixture) -> Non
     ours = [record for record in caplog.records if not record.name.startswith("websockets.client")]
     assert [record for record in ours if record.levelname == "ERROR"] == []
     assert "s3cret" not in "".join(record.getMessage() for record in ours)
-
-
-async def test_a_piece_waits_for_no_confirmation_of_the_one_before() -> None:
-    """Nagle's algorithm is off: with it, a client that confirms late got each piece 40 ms late."""
-    async with listening() as there:
-        await there.connect()
-        await wait_until(lambda: there.connections == 1, "it is there")
-        [connection] = there.server._server.server_state.connections
-        ours = connection.transport.get_extra_info("socket")
-        assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 @pytest.mark.usefixtures("hurried")

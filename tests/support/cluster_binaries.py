@@ -47,15 +47,18 @@ FAMILIES = {
     ),
     "coredns": Family("github.com/coredns/coredns", {"coredns": ""}),
     "helm": Family("helm.sh/helm/v4", _commands("helm")),
+    "pause": Family("visionchat.dev/tests/pause", {"pause": ""}),
 }
 _FAMILY_OF = {program: name for name, family in FAMILIES.items() for program in family.packages}
 
 
 def version(family: str) -> str:
-    """As its go.mod pins it, e.g. `v1.37.2`."""
-    text = (MODULES / family / "go.mod").read_text()
-    found = re.search(rf"^\s*(?:require )?{re.escape(FAMILIES[family].module)} (v\S+)", text, re.MULTILINE)
-    assert found is not None, f"{family}/go.mod names no version of {FAMILIES[family].module}"
+    """As its go.mod pins it, e.g. `v1.37.2`; our own program has none."""
+    text, module = (MODULES / family / "go.mod").read_text(), FAMILIES[family].module
+    if text.startswith(f"module {module}\n"):
+        return "v0"
+    found = re.search(rf"^\s*(?:require )?{re.escape(module)} (v\S+)", text, re.MULTILINE)
+    assert found is not None, f"{family}/go.mod names no version of {module}"
     return found[1]
 
 

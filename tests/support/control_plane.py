@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import ssl
-import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +21,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from support.cluster_binaries import binaries
+from support.daemons import Daemons
 
 TOKEN = "test-admin"
 AUDIT_POLICY = {
@@ -32,40 +31,45 @@ AUDIT_POLICY = {
     "rules": [{"level": "Metadata"}],
 }
 READY_SECONDS = 60
+LOOPBACK = "127.0.0.1"
+FOR_PODS = ("--allow-privileged", "--kubelet-preferred-address-types=InternalIP")
 
 
 class ControlPlane:
-    """`url`, `kubeconfig` and `audit_log`; `api` is a client with all rights."""
+    """`url`, `kubeconfig` and `audit_log`; `api` is a client with all rights.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    On another `address` than loopback, pods reach the API server as well: as the Service `kubernetes`.
+    """
+
+    def __init__(self, folder: Path, address: str = LOOPBACK) -> None:
+        self.folder, self.address = folder, address
+        self.daemons = Daemons(folder)
         self.audit_log = folder / "audit.log"
         self.kubeconfig = folder / "kubeconfig"
-        self._processes: list[subprocess.Popen[bytes]] = []
 
     def start(self, extra: Sequence[str] = ()) -> None:
         """etcd, then the API server; with `kube-controller-manager` in `extra`, that too."""
         paths = binaries(["etcd", "kube-apiserver", *extra])
         client, peer, secure = free_ports(3)
-        self.url = f"https://127.0.0.1:{secure}"
+        self.url = f"https://{self.address}:{secure}"
         self._write_files()
         etcd = f"http://127.0.0.1:{client}"
-        self._run([
+        self.daemons.start([
             str(paths["etcd"]), "--data-dir", str(self.folder / "etcd"), "--unsafe-no-fsync", "--log-level", "error",
             "--listen-client-urls", etcd, "--advertise-client-urls", etcd,
             "--listen-peer-urls", f"http://127.0.0.1:{peer}", "--initial-advertise-peer-urls", f"http://127.0.0.1:{peer}",
             "--initial-cluster", f"default=http://127.0.0.1:{peer}",
         ])  # fmt: skip
         key = str(self.folder / "sa.key")
-        self._run([
-            str(paths["kube-apiserver"]), "--etcd-servers", etcd, "--bind-address", "127.0.0.1",
-            "--advertise-address", "127.0.0.1", "--secure-port", str(secure), "--cert-dir", str(self.folder / "pki"),
+        own = ["--endpoint-reconciler-type", "none"] if self.address == LOOPBACK else FOR_PODS
+        self.daemons.start([
+            str(paths["kube-apiserver"]), "--etcd-servers", etcd, "--bind-address", self.address, *own,
+            "--advertise-address", self.address, "--secure-port", str(secure), "--cert-dir", str(self.folder / "pki"),
             "--service-account-key-file", key, "--service-account-signing-key-file", key,
             "--service-account-issuer", "https://kubernetes.default.svc",
             "--service-cluster-ip-range", "198.18.128.0/20",
             "--authorization-mode", "Node,RBAC", "--token-auth-file", str(self.folder / "tokens.csv"),
             "--audit-policy-file", str(self.folder / "audit.yaml"), "--audit-log-path", str(self.audit_log),
-            "--endpoint-reconciler-type", "none",
         ])  # fmt: skip
         self.api = Api(self.url, TOKEN)
         self._wait_until_ready()
@@ -75,7 +79,7 @@ class ControlPlane:
     def run_controllers(self, names: str = "*") -> None:
         """The controller manager with these controllers; custom resources should be there already."""
         (path,) = binaries(["kube-controller-manager"]).values()
-        self._run([
+        self.daemons.start([
             str(path), "--kubeconfig", str(self.kubeconfig), "--leader-elect=false", f"--controllers={names}",
             "--use-service-account-credentials", "--service-account-private-key-file", str(self.folder / "sa.key"),
             "--root-ca-file", str(self.folder / "pki" / "apiserver.crt"), "--secure-port", "0",
@@ -83,14 +87,7 @@ class ControlPlane:
 
     def stop(self) -> None:
         """The last that was started first: an API server without its etcd hangs for minutes."""
-        for process in reversed(self._processes):
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        self._processes.clear()
+        self.daemons.stop()
 
     def write_kubeconfig(self, path: Path, token: str) -> Path:
         user, cluster = {"token": token}, {"server": self.url, "insecure-skip-tls-verify": True}
@@ -123,18 +120,10 @@ class ControlPlane:
         (self.folder / "audit.yaml").write_text(yaml.safe_dump(AUDIT_POLICY))
         self.write_kubeconfig(self.kubeconfig, TOKEN)
 
-    def _run(self, command: list[str]) -> None:
-        name = Path(command[0]).name
-        with open(self.folder / f"{name}.log", "wb") as log:
-            self._processes.append(subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True))
-
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + READY_SECONDS
         while time.monotonic() < deadline:
-            for process in self._processes:
-                if process.poll() is not None:
-                    name = Path(str(process.args[0])).name  # type: ignore[index]
-                    raise AssertionError(f"{name} has ended:\n{(self.folder / f'{name}.log').read_text()[-3000:]}")
+            self.daemons.check()
             if self.api.is_ready():
                 return
             time.sleep(0.1)

@@ -15,8 +15,8 @@
 -- A job that several clients wait for: `flight` of its cache_key names it, the set `clients` who they are. `leader` of a
 -- cache_key is the job that was leased last with it. A kept answer is a copy of the stream of the job that gave it.
 --
--- ARGV[1] is the broker's policy as JSON (see `redis_policy`). A job's keys follow from POLICY.job and its id; they
--- are in the slot of the KEYS, by their hash tag.
+-- ARGV[1] is the broker's policy as JSON (see `redis_policy`). A job's keys follow from POLICY.job, POLICY.events … and
+-- its id, whatever a client sends as one; they are in the slot of the KEYS, by their hash tag.
 
 local INTERACTIVE, BATCH, LEASED, DELAYED, DEADLINES, DEAD, STATE, BELL, REPORTS = unpack(KEYS)
 local POLICY = cjson.decode(ARGV[1])
@@ -27,11 +27,11 @@ local time = redis.call('TIME')
 local NOW = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 
 local function job_key(id) return POLICY.job .. id end
-local function events_key(id) return POLICY.job .. id .. ':events' end
-local function images_key(id) return POLICY.job .. id .. ':images' end
+local function events_key(id) return POLICY.events .. id end
+local function images_key(id) return POLICY.images .. id end
 
 local function home_key(affinity) return POLICY.home .. affinity end
-local function clients_key(id) return POLICY.job .. id .. ':clients' end
+local function clients_key(id) return POLICY.clients .. id end
 local function flight_key(key) return POLICY.flight .. key end
 local function leader_key(key) return POLICY.leader .. key end
 local function answer_key(key) return POLICY.answer .. key end

@@ -1,0 +1,3 @@
+module visionchat.dev/tests/pause
+
+go 1.26.0

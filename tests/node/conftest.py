@@ -1,0 +1,105 @@
+"""The node tier: a real Kubernetes with a real kubelet, containerd and static CPU manager on this machine.
+
+One cluster for all tests of a session, with Redis and the operator as pods; a namespace for each test.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.cluster_fixtures import CHATS, Chats, eventually
+from support.cluster_parts import OPERATOR, REDIS, SYSTEM, manifests, operator, redis, small
+from support.real_cluster import RealCluster, real_cluster
+from support.real_node import missing
+
+READY_SECONDS = 240  # of a service: Python, Ray and torch start thrice, on two CPUs
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
+    if (why := missing()) is not None:
+        pytest.skip(why)
+    with real_cluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}}, *manifests())
+        cluster.kubectl("wait", "--for=condition=Established", "crd/visionchats.visionchat.dev", "--timeout=30s")
+        cluster.apply(*redis(cluster.folder / "redis"), operator())
+        for name in (REDIS, OPERATOR):
+            cluster.kubectl("-n", SYSTEM, "rollout", "status", f"deployment/{name}", "--timeout=120s", seconds=130)
+        yield cluster
+    assert cluster.node.traces.left() == []
+
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def namespace(cluster: RealCluster, request: pytest.FixtureRequest) -> Iterator[str]:
+    name = f"test-{next(_numbers)}"
+    cluster.kubectl("create", "namespace", name)
+    yield name
+    if request.node.stash.get(FAILED, False):
+        print(cluster.describe(name, SYSTEM))
+    cluster.kubectl("-n", name, "delete", "visionchats,deployments", "--all", "--wait=false")
+    cluster.kubectl("-n", name, "delete", "pods", "--all", "--force", "--grace-period=0")  # nobody is served any more
+    cluster.kubectl("delete", "namespace", name, "--wait=false")
+    eventually(lambda: not cluster.node.cpu_state().get("entries"), "the kubelet has its CPUs back", 60)
+
+
+FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Any:
+    report = yield
+    if report.when == "call":
+        item.stash[FAILED] = report.failed
+    return report
+
+
+class Service(Chats):
+    """One VisionChat in the cluster, and how it is asked."""
+
+    def __init__(self, cluster: RealCluster, namespace: str) -> None:
+        super().__init__(cluster.api, namespace)
+        self.cluster = cluster
+
+    def apply(self, name: str = "demo", **spec: Any) -> None:
+        """As users do, and wait until it answers."""
+        metadata = {"name": name, "namespace": self.namespace}
+        kind, version = "VisionChat", CHATS.removeprefix("/apis/")
+        self.cluster.apply({"apiVersion": version, "kind": kind, "metadata": metadata, "spec": small(**spec)})
+        eventually(lambda: self.condition("Ready", name)[0] == "True", f"{name} is ready", READY_SECONDS)
+
+    @property
+    def url(self) -> str:
+        """The Service's address, which kube-proxy leads to the gateway's pod."""
+        service = self.api.get(f"/api/v1/namespaces/{self.namespace}/services/demo")
+        return f"http://{service['spec']['clusterIP']}"
+
+    def replica(self) -> dict[str, Any]:
+        """The only one, as the status has it."""
+        (replica,) = self.status()["replicaList"]
+        found: dict[str, Any] = replica
+        return found
+
+    def workers(self) -> list[dict[str, Any]]:
+        """The replicas' pods that are not going."""
+        return [pod for pod in self.pods() if pod["metadata"]["labels"]["app.kubernetes.io/component"] == "worker"]
+
+    def inside(self, pod: str, *command: str) -> str:
+        return self.cluster.kubectl("-n", self.namespace, "exec", pod, "--", *command)
+
+
+@pytest.fixture
+def service(cluster: RealCluster, namespace: str) -> Service:
+    return Service(cluster, namespace)
+
+
+@pytest.fixture(scope="session")
+def picture() -> Path:
+    return Path(__file__).parents[1] / "data" / "pictures" / "circle-and-square.png"
