@@ -2,7 +2,8 @@
 
     python tests/bench/users.py [--model tiny|DIR] [--dtype D] [--users 1,2,8,16] [--each N] [--max-tokens N]
 
-Each user asks about a picture of their own, waits for the whole answer, and asks again, `--each` times. Prints JSON.
+Each user asks about a picture of their own, waits for the whole answer, and asks again, `--each` times; VisionChat
+keeps nothing of the picture meanwhile, so that both encode it each time. Prints JSON.
 The naive server answers whole, so its first token comes with its last. Context switches are the machine's, memory is
 that of the server's processes.
 """
@@ -52,7 +53,10 @@ class Tally:
 
 @contextmanager
 def visionchat(model: str, dtype: str) -> Iterator[Under]:
-    with tempfile.TemporaryDirectory() as data, running(Path(data), "--model", model, "--dtype", dtype) as server:
+    with (
+        tempfile.TemporaryDirectory() as data,
+        running(Path(data), "--model", model, "--dtype", dtype, environ=FORGETFUL) as server,
+    ):
         name = httpx.get(f"{server.url}/v1/models").json()["data"][0]["id"]
         yield Under(server.url, name, [server.process.pid, *server.children()])
 
@@ -84,6 +88,7 @@ def ask(http: httpx.Client, server: Under, url: str, max_tokens: int) -> float:
     return first
 
 
+FORGETFUL = {"VISIONCHAT_PICTURE_CACHE_BYTES": "0"}
 SAMPLING = {"stream": True, "temperature": 0}
 FRESH = {"Cache-Control": "no-cache"}  # each answer is made, none is one that was kept
 
