@@ -17,6 +17,7 @@
     │       ├── ImageDownloadFailed    400  its host could not be reached, or answered with something else
     │       └── ImageDownloadTimedOut  504  its host took too long
     ├── Unauthorised              401  no API key, or one that is not valid
+    ├── Forbidden                 403  a page of another site asks
     ├── NotFound                  404  no such model, job or page
     ├── JobCancelled              410  the job was cancelled before it was answered
     ├── QueueFull                 429  come back after `retry_after`
@@ -139,6 +140,10 @@ class ImageDownloadTimedOut(ImageError):
 
 class Unauthorised(VisionChatError):
     status, type, code = 401, "invalid_request_error", "invalid_api_key"
+
+
+class Forbidden(VisionChatError):
+    status, type, code = 403, "invalid_request_error", "cross_site"
 
 
 class NotFound(VisionChatError):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from fastapi import Depends
@@ -15,7 +16,7 @@ from pydantic import BaseModel
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from visionchat_serve.errors import Unauthorised, VisionChatError
+from visionchat_serve.errors import Forbidden, Unauthorised, VisionChatError
 
 ERROR_SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -68,6 +69,17 @@ def bearer_key(authorization: str | None) -> str | None:
     """The key in an `Authorization` header, None if there is no such key."""
     scheme, _, key = (authorization or "").partition(" ")
     return key.strip() if scheme.lower() == "bearer" else None
+
+
+def check_site(headers: Mapping[str, str], origins: Sequence[str]) -> None:
+    """Raise `Forbidden` when a browser says that the page of another site asks, unless that is among `origins`.
+
+    Where everybody may ask, and the server is on one's own machine, any page that is looked at could keep it busy: a
+    browser sends such a request without asking first, and only hides the answer.
+    """
+    is_foreign = headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
+    if is_foreign and not {"*", headers.get("origin")} & set(origins):
+        raise Forbidden("pages of other sites may not ask this server; name them in `cors_origins`, or use API keys")
 
 
 def headers_of(error: VisionChatError) -> dict[str, str]:

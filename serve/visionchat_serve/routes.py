@@ -22,7 +22,15 @@ from visionchat_serve.cache_key import HEADER as CACHE
 from visionchat_serve.config import Settings
 from visionchat_serve.errors import EngineFailure, InvalidRequest, NotFound, VisionChatError
 from visionchat_serve.gateway import Gateway
-from visionchat_serve.http_edge import ERROR_SCHEMA, BearerKey, CommonHeaders, body_schema, error_responses, headers_of
+from visionchat_serve.http_edge import (
+    ERROR_SCHEMA,
+    BearerKey,
+    CommonHeaders,
+    body_schema,
+    check_site,
+    error_responses,
+    headers_of,
+)
 from visionchat_serve.idempotency import HEADER as IDEMPOTENCY_KEY
 from visionchat_serve.idempotency import REPLAYED
 from visionchat_serve.image_download import ImageDownloads
@@ -59,12 +67,14 @@ def create_app(settings: Settings, connect: Callable[[], Broker], downloads: Ima
 def _add_api(app: FastAPI, gateway: Gateway) -> None:
     """What needs a key where keys are used."""
     body, definitions = body_schema(ChatCompletionRequest)
-    errors = error_responses(400, 401, 404, 408, 410, 413, 415, 422, 429, 502, 503, 504)
+    errors = error_responses(400, 401, 403, 404, 408, 410, 413, 415, 422, 429, 502, 503, 504)
     answers: dict[int | str, dict[str, Any]] = {
         200: {"description": "`chat.completion`, or its chunks", "content": {"text/event-stream": {}}}
     }
 
     def authorise(request: Request, given: BearerKey) -> None:
+        if request.method == "POST" and not gateway.asks_for_keys:
+            check_site(request.headers, gateway.settings.cors_origins)
         request.state.owner = gateway.owner_of(given.credentials if given is not None else None)
 
     v1 = APIRouter(prefix="/v1", dependencies=[Depends(authorise)])

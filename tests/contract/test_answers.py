@@ -238,3 +238,22 @@ async def test_a_lost_job_is_not_waited_for(queue: Queue, ask: Any) -> None:
     await broker.finish(again, STOP)
     assert await broker.claim("by hand", 5, NOW) == []
     assert (await broker.describe(double.job_id)).status == "succeeded"
+
+
+async def test_a_job_that_has_begun_to_answer_goes_on_by_itself(queue: Queue, ask: Any, collect: Any) -> None:
+    """Another one's answer is not put behind what it has said already."""
+    broker = queue.open(lease=timedelta(milliseconds=30), retry_delay=timedelta(milliseconds=200))
+    begun, double = [await ask(broker, Reuse.ANSWER) for _ in range(2)]
+    for attempt in (1, 2):
+        lost = await claim(broker)
+        assert (lost.job.id, lost.attempt) == (begun.job_id, attempt)
+    await broker.publish(lost, 0, "a ")
+    other = await claim(broker)  # the first one is delayed now
+    assert other.job.id == double.job_id
+    await broker.publish(other, 0, "a b")
+    await broker.finish(other, STOP)
+    again = await claim(broker)
+    assert (again.job.id, again.attempt) == (begun.job_id, 3)
+    await broker.publish(again, 0, "a b")
+    await broker.finish(again, STOP)
+    assert [getattr(event.value, "text", "") for event in await collect(broker, begun.job_id)] == ["a ", "a b", ""]

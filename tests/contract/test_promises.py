@@ -30,7 +30,7 @@ from redis.asyncio import Redis
 
 from contract.queues import SERVERS, Servers
 from visionchat_serve import redis_link
-from visionchat_serve.broker import Broker, BrokerPolicy, LeaseState
+from visionchat_serve.broker import Broker, BrokerPolicy, LeaseState, Reuse
 from visionchat_serve.errors import VisionChatError
 from visionchat_serve.memory_broker import MemoryBroker
 from visionchat_serve.messages import (
@@ -43,6 +43,7 @@ from visionchat_serve.messages import (
     Priority,
     ReplicaReport,
     SamplingParams,
+    Submitted,
     TextPart,
     TokenChunk,
     Usage,
@@ -63,6 +64,7 @@ POLICY = BrokerPolicy(
     retry_delay=timedelta(seconds=4),
     max_retry_delay=timedelta(seconds=6),
     max_dead=2,
+    cache_ttl=timedelta(days=30),
     affinity_wait=timedelta(seconds=1.5),
 )
 ANY = st.integers(min_value=0, max_value=10**6)  # picks one of what there is, in whatever number
@@ -102,6 +104,7 @@ class TwoQueues(RuleBasedStateMachine):
         self.jobs: dict[str, Promised] = {}
         self.claims: list[Claim] = []
         self.keys: dict[str, str] = {}
+        self.answered: set[str] = set()  # cache keys that have an answer
         self.batch_passed_over = 0
 
     def do(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -139,24 +142,39 @@ class TwoQueues(RuleBasedStateMachine):
         key=st.sampled_from(["", "", "k", "l"]),
         body=st.sampled_from(["x", "x", "y"]),
         affinity=st.sampled_from(["", "cat"]),
+        same=st.sampled_from(["", "", "s", "t"]),
     )
     def submit(
-        self, priority: Priority, patience: float, images: list[bytes], key: str, body: str, affinity: str = ""
+        self,
+        priority: Priority,
+        patience: float,
+        images: list[bytes],
+        key: str,
+        body: str,
+        affinity: str = "",
+        same: str = "",
     ) -> None:
+        """`same`: any job with it has the same answer. It is interactive, because one that is ended by such an answer
+        takes a turn that nobody sees."""
+        priority = "interactive" if same else priority
         job = ChatJob(
             f"job-{len(self.jobs):04}", (Message("user", (TextPart("?"),)),), SamplingParams(), "tiny",
             len(images), self.now, self.now + patience, "ann", priority,
-            affinity=affinity, prompt_tokens=7 * len(self.jobs),
+            affinity=affinity, prompt_tokens=7 * len(self.jobs), cache_key=same,
         )  # fmt: skip
         unanswered = self.both("load").backlog
-        result = self.both("submit", job, images, Idempotency(key, body) if key else None)
+        reuse = Reuse.ANSWER if same else Reuse.NOTHING
+        result = self.both("ask", job, images, Idempotency(key, body) if key else None, reuse)
         if key in self.keys:
-            earlier, same = self.keys[key].split()
-            assert result == (earlier if same == body else "IdempotencyConflict")
+            earlier, first_body = self.keys[key].split()
+            assert result == (Submitted(earlier, "known") if first_body == body else "IdempotencyConflict")
+        elif same in self.answered:
+            assert result == Submitted(job.id, "hit")
         elif unanswered >= POLICY.max_waiting:
             assert result == "QueueFull"
         else:
-            assert result == job.id
+            assert result == Submitted(job.id, "accepted")
+        if result in (Submitted(job.id, "accepted"), Submitted(job.id, "hit")):
             self.jobs[job.id] = Promised(job)
             if key:
                 self.keys[key] = f"{job.id} {body}"
@@ -165,6 +183,15 @@ class TwoQueues(RuleBasedStateMachine):
     def submit_many(self, priorities: list[Priority]) -> None:
         for number, priority in enumerate(priorities):
             self.submit(priority, 300.0, [], "", "", "cat" if number % 3 == 0 else "")
+
+    @rule(number=st.integers(0, 4), count=st.integers(2, 3))
+    def ask_the_same(self, number: int, count: int) -> None:
+        """One of several same jobs is answered while the others wait."""
+        for _ in range(count):
+            self.submit("interactive", 300.0, [], "", "", "", f"same {number}")
+        self.claim("a", 3)
+        if self.claims:
+            self.finish(0, "stop")
 
     @precondition(lambda self: self.jobs)
     @rule(pick=ANY)
@@ -191,6 +218,7 @@ class TwoQueues(RuleBasedStateMachine):
             assert self.now < claim.job.deadline_at
             assert claim.attempt == promised.attempt + 1
             assert claim.attempt - promised.released <= POLICY.max_attempts
+            self.check_same(promised)
             self.check_order(promised, waiting)
             waiting.remove(promised)
             promised.claim, promised.attempt = claim, claim.attempt
@@ -204,11 +232,22 @@ class TwoQueues(RuleBasedStateMachine):
         self.claim("crashing", count)
         self.jump(pause)
 
+    def check_same(self, claimed: Promised) -> None:
+        """Of jobs with the same answer none is begun while another is worked on or when the answer is there."""
+        key = claimed.job.cache_key
+        if key and claimed.attempt == 0:
+            assert key not in self.answered
+            last = [claim.job.id for claim in self.claims if claim.job.cache_key == key][-1:]
+            assert not any(
+                self.jobs[job_id].is_held(self.now) and not self.is_ended(self.jobs[job_id]) for job_id in last
+            )
+
     def check_order(self, claimed: Promised, waiting: list[Promised]) -> None:
         """First come, first served within a priority; neither starves. What came back may go before, and what has an
         affinity may be left for another for a moment."""
         left = POLICY.affinity_wait.total_seconds()
         new = [p for p in waiting if p.attempt == 0 and not (p.job.affinity and self.now < p.job.created_at + left)]
+        new = [p for p in new if not p.job.cache_key]  # these may wait for each other
         if claimed not in new:
             if claimed.job.priority == "batch":
                 self.batch_passed_over = 0  # it may have taken the turn
@@ -252,6 +291,9 @@ class TwoQueues(RuleBasedStateMachine):
             assert claim == promised.claim, "an older attempt ends nothing"
             if self.collect(claim.job.id)[-1] == finish:
                 promised.written.append(finish)
+                whole = len({one.attempt for one in promised.written if isinstance(one, TokenChunk)} | {claim.attempt})
+                if reason == "stop" and promised.job.cache_key and whole == 1:
+                    self.answered.add(promised.job.cache_key)
 
     @precondition(lambda self: self.claims)
     @rule(pick=RECENT)
@@ -334,6 +376,9 @@ class TwoQueues(RuleBasedStateMachine):
             assert self.both("load").backlog == 0
             for job_id, promised in self.jobs.items():
                 values = self.collect(job_id)
+                if promised.job.cache_key in self.answered and promised.attempt == 0 and values[-1].reason == "stop":
+                    assert said(values) in self.said_by_replicas(promised.job.cache_key)
+                    continue
                 assert [isinstance(value, Finish) for value in values] == [False] * (len(values) - 1) + [True]
                 assert values[: len(promised.written)] == promised.written
                 assert len(values) <= len(promised.written) + 1
@@ -341,11 +386,20 @@ class TwoQueues(RuleBasedStateMachine):
             self.do(self.close())
             self.loop.close()
 
+    def said_by_replicas(self, key: str) -> list[list[Any]]:
+        same = [job_id for job_id, p in self.jobs.items() if p.job.cache_key == key and p.attempt > 0]
+        return [said(self.collect(job_id)) for job_id in same]
+
     async def close(self) -> None:
         await self.redis.delete(f"{self.namespace}:clock")
         await self.redis.aclose()
         for broker in self.brokers:
             await broker.close()
+
+
+def said(values: list[Any]) -> list[Any]:
+    """Of whichever job."""
+    return [value.text if isinstance(value, TokenChunk) else value for value in values]
 
 
 async def outcome(call: Coroutine[Any, Any, Any]) -> Any:

@@ -16,6 +16,7 @@ import pytest
 from PIL import Image
 
 from support import asgi
+from support.house import open_house
 from support.scripted_engine import ScriptedEngine, loader
 from support.waiting import wait_until
 from visionchat_serve import replica
@@ -401,3 +402,26 @@ async def test_the_api_description_holds_the_request(house: House) -> None:
     assert "messages" in schema["properties"]
     assert "ChatMessage" in page["components"]["schemas"]
     assert (await house.http.get("/docs")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("site", "origin", "allowed", "status"),
+    [
+        ("cross-site", "https://evil.example", (), 403),
+        ("same-site", "https://other.example", (), 403),
+        ("cross-site", "https://evil.example", ("https://good.example",), 403),
+        ("cross-site", "https://good.example", ("https://good.example",), 200),
+        ("cross-site", "https://any.example", ("*",), 200),
+        ("same-origin", "http://gateway", (), 200),
+        ("none", None, (), 200),
+    ],
+)
+async def test_pages_of_other_sites_do_not_ask_in_ones_own_name(
+    site: str, origin: str | None, allowed: tuple[str, ...], status: int
+) -> None:
+    async with open_house(MemoryBroker(), Settings(cors_origins=allowed)) as house:
+        await house.start_replica()
+        headers = {"Sec-Fetch-Site": site, "Content-Type": "text/plain", **({"Origin": origin} if origin else {})}
+        response = await house.http.post("/v1/chat/completions", json=chat("a"), headers=headers)
+        assert response.status_code == status
+        assert status == 200 or response.json()["error"]["code"] == "cross_site"
