@@ -75,7 +75,7 @@ class EngineThread:
         self._ready: asyncio.Future[Engine] = loop.create_future()
         self._loop = loop
         self._outbox = _Outbox(on_output, loop)
-        self._inbox: deque[EngineRequest | str] = deque()  # a str is an id to abort
+        self._inbox: deque[EngineRequest | str | None] = deque()  # a str is an id to abort, None asks to forget
         self._wake = threading.Condition()
         self._stopping = False
         self._step_began: float | None = None
@@ -93,6 +93,10 @@ class EngineThread:
 
     def abort(self, request_id: str) -> None:
         self._post(request_id)
+
+    def forget(self) -> None:
+        """Let the engine give back the memory of what it keeps of earlier requests."""
+        self._post(None)
 
     def stop(self) -> None:
         """Ask the thread to end after the step it is in; `join` waits for it."""
@@ -114,7 +118,7 @@ class EngineThread:
     def alive(self) -> bool:
         return self._thread.is_alive() and self.failure is None
 
-    def _post(self, item: EngineRequest | str) -> None:
+    def _post(self, item: EngineRequest | str | None) -> None:
         with self._wake:
             self._inbox.append(item)
             self._wake.notify()
@@ -152,8 +156,16 @@ class EngineThread:
             if self._stopping:
                 return False
         for item in items:
-            self._abort(item) if isinstance(item, str) else self._add(item)
+            self._take(item)
         return True
+
+    def _take(self, item: EngineRequest | str | None) -> None:
+        if item is None:
+            self._engine.forget()
+        elif isinstance(item, str):
+            self._abort(item)
+        else:
+            self._add(item)
 
     def _abort(self, request_id: str) -> None:
         self._engine.abort(request_id)

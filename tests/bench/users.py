@@ -1,9 +1,8 @@
-"""Several users at once: VisionChat as it comes against the naive server (`naive.py`), one after the other.
+"""Several users at once: VisionChat against the naive server (`naive.py`), one after the other.
 
     python tests/bench/users.py [--model tiny|DIR] [--dtype D] [--users 1,2,8,16] [--each N] [--max-tokens N]
 
-Each user asks about a picture of their own, waits for the whole answer, and asks again, `--each` times; VisionChat
-keeps nothing of the picture meanwhile, so that both encode it each time. Prints JSON.
+Each user asks about a picture of their own, waits for the whole answer, and asks again, `--each` times. Prints JSON.
 The naive server answers whole, so its first token comes with its last. Context switches are the machine's, memory is
 that of the server's processes.
 """
@@ -53,10 +52,10 @@ class Tally:
 
 @contextmanager
 def visionchat(model: str, dtype: str) -> Iterator[Under]:
-    with (
-        tempfile.TemporaryDirectory() as data,
-        running(Path(data), "--model", model, "--dtype", dtype, environ=FORGETFUL) as server,
-    ):
+    """It does the whole work for each question, as the other does: nothing is kept of the one before."""
+    environ = {"VISIONCHAT_PICTURE_CACHE_BYTES": "0"}
+    flags = ("--model", model, "--dtype", dtype)
+    with tempfile.TemporaryDirectory() as data, running(Path(data), *flags, environ=environ) as server:
         name = httpx.get(f"{server.url}/v1/models").json()["data"][0]["id"]
         yield Under(server.url, name, [server.process.pid, *server.children()])
 
@@ -88,7 +87,6 @@ def ask(http: httpx.Client, server: Under, url: str, max_tokens: int) -> float:
     return first
 
 
-FORGETFUL = {"VISIONCHAT_PICTURE_CACHE_BYTES": "0"}
 SAMPLING = {"stream": True, "temperature": 0}
 FRESH = {"Cache-Control": "no-cache"}  # each answer is made, none is one that was kept
 
