@@ -44,6 +44,7 @@ verify: install ## style, types, import contracts, generated files
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m visionchat_operator.generate --check
+	$(BIN)/python tests/chart/install_manifest.py --check
 
 fuzz: install ## 10,000 damaged pictures through the front door: only our errors, memory flat (minutes)
 	VISIONCHAT_FUZZ_EXAMPLES=10000 $(BIN)/python -m pytest tests/unit/test_images_fuzz.py tests/unit/test_intake_fuzz.py
@@ -61,8 +62,9 @@ chaos: install ## kill parts with -9 while people ask, 270 times (some 40 minute
 load: install ## 16 users and 500 idle streams on one replica for 10 minutes; prints what happened
 	PYTHONPATH=tests $(BIN)/python tests/load/steady.py
 
-generate: install ## write what is generated from the operator's API models
+generate: install ## write what is generated from the operator's API models, and from the chart by helm
 	$(BIN)/python -m visionchat_operator.generate
+	$(BIN)/python tests/chart/install_manifest.py
 
 train: $(VENV)/installed-train ## train the tiny model (hours; goes on where it was stopped)
 	$(BIN)/python -m visionchat_serve.tiny.train

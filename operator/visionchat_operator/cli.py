@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from visionchat_operator.api import API_VERSION, KIND, VisionChatSpec
+from visionchat_operator.api import API_VERSION, KIND, SecretKey, VisionChatSpec
 from visionchat_operator.crd import custom_resource_definition, spec_schema
 from visionchat_operator.environment import Defaults
 
@@ -55,8 +55,20 @@ def _add_run(run: argparse.ArgumentParser) -> None:
     run.add_argument("--default-image", default=image, help="image of VisionChats that name none (default %(default)s)")
     redis = _env("REDIS_URL", defaults.redis_url)
     run.add_argument("--redis-url", default=redis, help="Redis of VisionChats that name none")
+    run.add_argument(
+        "--redis-secret",
+        metavar="NAME[/KEY]",
+        type=_secret_key,
+        default=_env("REDIS_SECRET", "") or None,
+        help="instead: a Secret with the address, password included, in each VisionChat's namespace (default key url)",
+    )
     run.add_argument("--head-url", help="where Ray heads are reached, with {name} and {namespace}")
     run.set_defaults(run=_run)
+
+
+def _secret_key(text: str) -> SecretKey:
+    name, _, key = text.partition("/")
+    return SecretKey(name=name, key=key or None)
 
 
 def _env(name: str, default: str) -> str:
@@ -80,7 +92,7 @@ def _run(args: argparse.Namespace) -> int:
         host=args.host,
         port=args.port,
         head_url=args.head_url or HEAD_URL,
-        plan=PlanSettings(Defaults(args.default_image, args.redis_url), own),
+        plan=PlanSettings(Defaults(args.default_image, args.redis_url, args.redis_secret), own),
     )
     try:
         asyncio.run(run(options))

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from visionchat_operator import names
-from visionchat_operator.api import QueueSpec, VisionChatSpec
+from visionchat_operator.api import QueueSpec, SecretKey, VisionChatSpec
 from visionchat_operator.world import Key, Manifest
 from visionchat_serve import __version__
 
@@ -44,6 +44,9 @@ class Defaults:
 
     image: str = f"visionchat/serve:{__version__}"
     redis_url: str = "redis://visionchat-redis:6379/0"
+    redis_secret: SecretKey | None = (
+        None  # before `redis_url`: a Secret with the address, in each VisionChat's namespace
+    )
 
 
 def settings(key: Key, spec: VisionChatSpec) -> dict[str, str]:
@@ -88,12 +91,15 @@ def redis(spec: VisionChatSpec, defaults: Defaults) -> list[Manifest]:
 
 
 def _redis_url(queue: QueueSpec, defaults: Defaults) -> list[Manifest]:
-    if queue.url_secret is not None:
-        return [_from_secret(URL, queue.url_secret.name, queue.url_secret.key or "url")]
+    secret = queue.url_secret
+    if queue.url is None and queue.sentinel is None:
+        secret = secret or defaults.redis_secret
+    if secret is not None:
+        return [_from_secret(URL, secret.name, secret.key or "url")]
     if queue.sentinel is None:
         return [{"name": URL, "value": queue.url or defaults.redis_url}]
-    sentinel, secret = queue.sentinel, queue.sentinel.password
-    password = [_from_secret(PASSWORD, secret.name, secret.key or "password")] if secret else []
+    sentinel, own = queue.sentinel, queue.sentinel.password
+    password = [_from_secret(PASSWORD, own.name, own.key or "password")] if own else []
     scheme = "rediss+sentinel" if sentinel.tls else "redis+sentinel"
     url = f"{scheme}://{','.join(sentinel.addresses)}/{sentinel.master}/0"
     return [*password, {"name": URL, "value": url}]

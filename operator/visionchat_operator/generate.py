@@ -1,8 +1,9 @@
 """Write what is made from something else, or with `--check` say what is out of date.
 
-The CRD and the table of its fields come from `api`; the tables of settings, of the tiny model's skills and of the
-simulated scaling from the data plane's `Settings`, from the evaluation of the tiny model and from `make sim`, so that
-no number in them is typed by hand.
+The CRD, the table of its fields and the chart's values schema come from `api`, the roles from `rbac`; the tables of
+settings, of the tiny model's skills and of the simulated scaling from the data plane's `Settings`, from the evaluation
+of the tiny model and from `make sim`, so that no number in them is typed by hand. `manifests/install.yaml` is made from
+the chart by helm (`tests/chart/install_manifest.py`).
 
 python -m visionchat_operator.generate [--check]
 """
@@ -18,25 +19,51 @@ from typing import Any
 
 import yaml
 
+from visionchat_operator import chart, rbac
 from visionchat_operator.crd import custom_resource_definition, spec_schema
 from visionchat_serve.config import ENV_PREFIX, Settings
 from visionchat_serve.tiny import CHECKPOINT
 
 ROOT = Path(__file__).resolve().parents[2]
-HEADER = "# Generated from operator/visionchat_operator/api.py by `make generate`. Do not edit.\n"
+HEADER = "# Generated from operator/visionchat_operator/{}.py by `make generate`. Do not edit.\n"
+CHART = Path("charts/visionchat")
 
 
 def generated_files() -> dict[Path, str]:
     """Path below the repository's root -> content."""
     simulation = (ROOT / "tests" / "sim" / "results.md").read_text(encoding="utf-8")
     evaluation = (CHECKPOINT.parent / "evaluation.md").read_text(encoding="utf-8")
-    crd = yaml.safe_dump(custom_resource_definition(), sort_keys=False, width=110)
+    crd = HEADER.format("api") + _yaml(custom_resource_definition())
+    roles = HEADER.format("rbac") + "---\n".join(map(_yaml, rbac.documents()))
     return {
-        Path("manifests/crd.yaml"): HEADER + crd,
+        Path("manifests/crd.yaml"): crd,
+        Path("manifests/rbac.yaml"): roles,
+        **_chart(crd),
         **_page("README.md", evaluation=evaluation),
         **_page("serve/README.md", settings=settings_table()),
         **_page("operator/README.md", resource=resource_table(), simulation=simulation),
     }
+
+
+def _chart(crd: str) -> dict[Path, str]:
+    source, values = (yaml.safe_load((ROOT / CHART / f"values{kind}.yaml").read_text()) for kind in (".schema", ""))
+    return {
+        CHART / "files" / "crd.yaml": crd,
+        CHART / "files" / "roles.yaml": HEADER.format("rbac") + _yaml(chart.rules()),
+        CHART / "values.schema.json": json.dumps(chart.values_schema(source), indent=1) + "\n",
+        **_page(str(CHART / "README.md"), values=chart.values_table(source, values)),
+    }
+
+
+def _yaml(value: Any) -> str:
+    return yaml.dump(value, Dumper=_Plain, sort_keys=False, width=110)
+
+
+class _Plain(yaml.SafeDumper):
+    """Without aliases: what is said twice is written twice."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
 
 
 def _page(name: str, **sections: str) -> dict[Path, str]:

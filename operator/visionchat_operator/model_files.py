@@ -18,8 +18,9 @@ def state(job: Manifest | None) -> str:
     return "Failed" if failed else "Fetching"
 
 
-def progress(job: Manifest | None, pods: Sequence[Manifest]) -> str:
-    """For people: which attempt it is, what it waits for, why the last one failed. Empty before there is a Job."""
+def progress(job: Manifest | None, pods: Sequence[Manifest], fetched: str | None = None) -> str:
+    """For people: which attempt it is, what it waits for or has `fetched`, why the last one failed. Empty before there
+    is a Job."""
     if job is None:
         return ""
     ordered = sorted(pods, key=lambda pod: pod["metadata"]["creationTimestamp"], reverse=True)
@@ -28,8 +29,9 @@ def progress(job: Manifest | None, pods: Sequence[Manifest]) -> str:
         (_doing(pod) for pod in ordered if pod.get("status", {}).get("phase") in (None, "Pending", "Running")), ""
     )
     attempt = f"attempt {job.get('status', {}).get('failed', 0) + 1}" if going else ""
+    so_far = f"{fetched} so far" if going and fetched else ""
     last = f"the last one failed: {failures[0]}" if failures else ""
-    return "; ".join(filter(None, (" ".join(filter(None, (attempt, going))), last)))
+    return "; ".join(filter(None, (" ".join(filter(None, (attempt, going))), so_far, last)))
 
 
 def _doing(pod: Manifest) -> str:

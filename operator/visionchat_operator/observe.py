@@ -25,7 +25,9 @@ from visionchat_operator.store import Store
 from visionchat_operator.world import Key, Manifest, Observed, RayState, Ref, Worker
 from visionchat_serve.messages import ReplicaReport
 
+NEEDED_BY = "spec.queue names it, or else the operator's --redis-secret"
 SECRET_AGE, SECRET_AGE_AFTER_FAILURE = timedelta(minutes=10), timedelta(seconds=30)
+FETCH_AGE = timedelta(seconds=3)
 RAY_AGE, RAY_AGE_WHEN_SETTLED = timedelta(seconds=1), timedelta(seconds=15)
 
 
@@ -57,6 +59,7 @@ class Observer:
         self._rays: dict[Key, _Aged] = {}
         self._read: dict[Key, tuple[str, VisionChatSpec, VisionChatStatus]] = {}
         self._queue_failed: set[Key] = set()
+        self._fetched: dict[Key, _Aged] = {}
 
     async def observe(self, key: Key) -> Observed | None:
         """None: there is no such VisionChat (any more)."""
@@ -72,6 +75,7 @@ class Observer:
         token = await self._token(key)
         if token is not None:
             children[Ref("Secret", names.ray_token(key))] = {"metadata": {}}
+        fetched = await self._fetch_progress(key, spec, status) if view is not None else None
         ray = await self._ray_state(key, token, children, pods, view)
         workers = workers_of(pods, view.reports if view else None, ray)
         return Observed(
@@ -81,6 +85,7 @@ class Observer:
             spec=spec,
             status=status,
             workers=workers,
+            fetched=fetched,
             fetchers=tuple(p for p in pods if p["metadata"].get("labels", {}).get(names.COMPONENT) == names.MODEL),
             children={ref: manifest for ref, manifest in children.items() if ref.kind != "Pod"},
             load=view.load if view else None,
@@ -111,6 +116,18 @@ class Observer:
         self._queue_failed.discard(key)
         return view, None
 
+    async def _fetch_progress(self, key: Key, spec: VisionChatSpec, status: VisionChatStatus) -> str | None:
+        """Asked for now and then, while a model is fetched."""
+        if status.model != "Fetching":
+            self._fetched.pop(key, None)
+            return None
+        known = self._fetched.get(key)
+        if known is None or not known.younger_than(FETCH_AGE):
+            progress = await self._queues.fetch_progress(await self.redis_url(key, spec), names.queue(key))
+            known = self._fetched[key] = _Aged(None if progress is None else str(progress), time.monotonic())
+        text: str | None = known.value
+        return text
+
     async def redis_url(self, key: Key, spec: VisionChatSpec) -> str:
         """The address of the queue, with all that is in Secrets. Raises `SecretMissing` and `QueueUnavailable`."""
         found: dict[str, str] = {}
@@ -127,9 +144,9 @@ class Observer:
         age = SECRET_AGE_AFTER_FAILURE if where in self._queue_failed else SECRET_AGE
         data = await self._secret(where.namespace, name, age)
         if data is None:
-            raise SecretMissing(f"there is no Secret {name}, which spec.queue names")
+            raise SecretMissing(f"there is no Secret {name} in namespace {where.namespace}; {NEEDED_BY}")
         if key not in data:
-            raise SecretMissing(f"the Secret {name}, which spec.queue names, has no key {key}")
+            raise SecretMissing(f"the Secret {name} has no key {key}; {NEEDED_BY}")
         return base64.b64decode(data[key]).decode().strip()
 
     async def _secret(self, namespace: str, name: str, age: timedelta) -> dict[str, str] | None:
@@ -185,6 +202,7 @@ class Observer:
     async def _forget(self, key: Key) -> None:
         self._read.pop(key, None)
         self._rays.pop(key, None)
+        self._fetched.pop(key, None)
         self._secrets.pop((key.namespace, names.ray_token(key)), None)
         await self._queues.forget(names.queue(key))
 

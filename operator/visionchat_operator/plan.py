@@ -146,7 +146,7 @@ class _Planner:
     def _fetching(self) -> str:
         name = children.model_job_name(self._seen.key, self._spec)
         pods = [p for p in self._seen.fetchers if p["metadata"]["labels"].get("job-name", name) == name]
-        return model_files.progress(self._seen.children.get(Ref("Job", name)), pods)
+        return model_files.progress(self._seen.children.get(Ref("Job", name)), pods, self._seen.fetched)
 
     def _children(self, waits: bool) -> list[Manifest]:
         """`waits`: old replicas answer still, so the gateway stays as it is until the new ones do."""

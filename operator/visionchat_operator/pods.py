@@ -18,7 +18,7 @@ USER = 10001
 SLOT, GATEWAY = "visionchat_replica", "visionchat_gateway"  # Ray's own resources that place replicas and gateway
 SHARED_REQUEST = 250  # thousandths of a CPU that a shared replica reserves for each CPU it may use
 
-NOT_TO_FETCH = ("ray-token", "shm", "api-keys", "redis-ca")  # what the Job that fetches the model has no use for
+NOT_TO_FETCH = ("ray-token", "shm", "api-keys")  # what the Job that fetches the model has no use for
 
 HEAD_RESOURCES = {"requests": {"cpu": "500m", "memory": "2Gi"}, "limits": {"memory": "2Gi"}}
 FETCH_RESOURCES = {"requests": {"cpu": "100m", "memory": "1Gi"}, "limits": {"memory": "4Gi"}}
@@ -77,7 +77,8 @@ def model_pod(key: Key, spec: VisionChatSpec, defaults: Defaults) -> Manifest:
     container = _base_container(spec, defaults, "fetch")
     command = ["python", "-m", "visionchat_serve.fetch", spec.model.id, environment.model_path(spec)]
     container["command"] = command + (["--revision", spec.model.revision] if spec.model.revision else [])
-    container["env"] = [{"name": "HOME", "value": "/tmp"}, *spec.pod_template.env]  # noqa: S108
+    told = [{"name": "HOME", "value": "/tmp"}, {"name": "VISIONCHAT_NAMESPACE", "value": names.queue(key)}]  # noqa: S108
+    container["env"] = told + environment.redis(spec, defaults) + list(spec.pod_template.env)
     container["resources"] = FETCH_RESOURCES
     container["terminationMessagePolicy"] = "FallbackToLogsOnError"
     pod = _pod(key, spec, container, 30)

@@ -16,9 +16,11 @@ from redis.exceptions import RedisError
 
 from visionchat_operator.world import Load
 from visionchat_serve.errors import VisionChatError
+from visionchat_serve.fetch_progress import FetchProgress
 from visionchat_serve.messages import QueueLoad, ReplicaReport
 from visionchat_serve.redis_address import clients, with_authority, with_password
 from visionchat_serve.redis_broker import RedisBroker
+from visionchat_serve.redis_link import RedisLink
 
 PATIENCE = timedelta(seconds=3)
 
@@ -52,6 +54,17 @@ class Queues:
         except VisionChatError as error:
             raise QueueUnavailable(error.inside or error.message) from error  # no client reads it
         return QueueView(_load(load, len(reports)), tuple(reports))
+
+    async def fetch_progress(self, url: str, queue: str) -> FetchProgress | None:
+        """What the Job that fetches the model has told, if it has lately."""
+        link = RedisLink(url)
+        try:
+            async with asyncio.timeout(PATIENCE.total_seconds()):
+                return await FetchProgress.told(link, queue)
+        except (TimeoutError, VisionChatError):
+            return None  # `look` says what is wrong with Redis
+        finally:
+            await link.close()
 
     async def _broker(self, url: str, queue: str) -> RedisBroker:
         known = self._brokers.get(queue)

@@ -93,6 +93,7 @@ class Observed:
     status: VisionChatStatus
     workers: tuple[Worker, ...] = ()
     children: Mapping[Ref, Manifest] = field(default_factory=dict)
+    fetched: str | None = None  # how much of the model that Job has fetched, for people
     fetchers: tuple[Manifest, ...] = ()  # pods of the Job that brings the model's files
     load: Load | None = None
     load_fault: str | None = None  # why `load` is None

@@ -17,7 +17,8 @@ from ray import serve
 from visionchat_serve import cgroup, cpu
 from visionchat_serve.config import Settings, load_settings
 from visionchat_serve.connection import connect
-from visionchat_serve.retirement import RetirementPolicy, retirement
+from visionchat_serve.retirement import Retirement, RetirementPolicy, is_short, retirement
+from visionchat_serve.turn import Turn
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +68,7 @@ class Model:
         cpu.limit_threads(cpus)  # before anything imports numpy or torch
         from visionchat_serve.replica import Replica
 
-        budget = cpu.available_cpus()
+        budget, turn = cpu.available_cpus(), Turn()
         policy = RetirementPolicy(max_jobs=settings.recycle_after_jobs, memory_high=settings.memory_high)
         self._replica = Replica(
             load=lambda: _load(settings, cpus),
@@ -76,9 +77,12 @@ class Model:
             cpus=budget.cpus,
             stuck_after=timedelta(seconds=settings.stuck_seconds),
             pod=os.environ.get("POD_NAME", ""),
-            retire_when=lambda begun: retirement(begun, cgroup.memory_share(), policy),
+            retire_when=lambda begun: _in_turn(retirement(begun, cgroup.memory_share(), policy), turn),
+            is_short=lambda: is_short(cgroup.memory_share(), policy),
         )
+        turn.take()  # if it is free: nobody should retire while another is not there yet
         await self._replica.start()
+        turn.give_back()
         self._recycling = asyncio.create_task(self._recycle())
 
     async def _recycle(self) -> None:
@@ -96,6 +100,11 @@ class Model:
 
     async def __del__(self) -> None:
         await self._replica.drain(DRAIN)
+
+
+def _in_turn(due: Retirement | None, turn: Turn) -> Retirement | None:
+    """Replicas that share a machine's memory go one after the other: the first may leave enough for the rest."""
+    return due if due is not None and turn.take() else None
 
 
 def _load(settings: Settings, threads: int) -> Any:

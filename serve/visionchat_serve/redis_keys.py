@@ -40,6 +40,11 @@ class Keys:
         """Text: written to see whether Redis takes what is written."""
         return self._name("probe")
 
+    @property
+    def fetch(self) -> str:
+        """Text: bytes of the model that are fetched, and how many there will be; see `fetch_progress`."""
+        return self._name("fetch")
+
     def wake(self, reader: str) -> str:
         """Stream: moves when a reader of answers has one more to follow."""
         return self._name("wake", reader)

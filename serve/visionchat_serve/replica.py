@@ -106,7 +106,7 @@ class Replica:
     `load` makes the engine, in the thread that will run it; `name` is unique among replicas; `cpus` are the
     logical CPUs this process may run on, for the report, and so is `pod`. `retire_when` is asked, with the number of
     jobs begun so far, whether it is time to make room for a fresh replica; then nothing more is claimed and `retired`
-    returns.
+    returns. `is_short` is asked every second whether the engine should give back what memory it can.
     """
 
     def __init__(
@@ -118,6 +118,7 @@ class Replica:
         stuck_after: timedelta = timedelta(minutes=3),
         claim_wait: timedelta = BLOCK,
         retire_when: Callable[[int], Retirement | None] = lambda begun: None,
+        is_short: Callable[[], bool] = lambda: False,
         pod: str = "",
     ) -> None:
         self._name = name
@@ -127,6 +128,7 @@ class Replica:
         self._stuck_after = stuck_after
         self._claim_wait = claim_wait
         self._retire_when = retire_when
+        self._is_short = is_short
         self._retirement: asyncio.Future[Retirement] = asyncio.get_running_loop().create_future()
         self._begun = 0
         self._running: dict[str, _Running] = {}
@@ -278,6 +280,8 @@ class Replica:
     async def _watch_loop(self) -> None:
         while True:
             self._is_time_to_retire()
+            if self._is_short():
+                self._thread.forget()
             await asyncio.sleep(WATCH.total_seconds())
 
     def _is_time_to_retire(self) -> bool:

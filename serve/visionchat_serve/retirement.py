@@ -1,4 +1,5 @@
-"""When a replica ends by itself, to make room for a fresh one: after so many jobs, or before memory runs out.
+"""When a replica gives memory back, and when it ends by itself, to make room for a fresh one: after so many jobs, or
+before memory runs out.
 
 Pure: what was counted and measured are arguments. `replica` asks before each claim and every second; `app` carries
 it out. A replica that has begun no job yet stays, whatever its memory: a fresh one would be no smaller.
@@ -15,6 +16,7 @@ class RetirementPolicy:
 
     max_jobs: int | None = None
     memory_high: float = 0.85  # finish what runs, then end
+    memory_short: float = 0.9  # of `memory_high`: give back what is only kept to be quicker
     memory_last: float = 0.95  # do not even finish: the kernel would soon end it, and perhaps others
 
 
@@ -25,6 +27,11 @@ class Retirement:
     reason: str
     message: str
     at_once: bool = False
+
+
+def is_short(memory: float | None, policy: RetirementPolicy) -> bool:
+    """Is so much of the memory in use that nothing should be kept that could be computed again?"""
+    return memory is not None and memory >= policy.memory_short * policy.memory_high
 
 
 def retirement(begun: int, memory: float | None, policy: RetirementPolicy) -> Retirement | None:

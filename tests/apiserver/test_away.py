@@ -10,6 +10,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from support.cluster_fixtures import FOUR, Chats, Jobs, Start, eventually, keys
 from support.control_plane import ControlPlane
 from support.operator_life import Lives, clock
@@ -145,6 +147,22 @@ def test_the_other_operator_takes_over_in_the_middle_of_a_roll(
         and entry["responseStatus"]["code"] == 201
     ]
     assert len(made) == 3 + 3
+
+
+def test_an_operator_that_stops_lets_the_other_lead_at_once(start_operator: Start, node: PlayedNode) -> None:
+    first = start_operator()
+    eventually(lambda: "leading as" in first.log(), "the first leads")
+    second = start_operator()
+    eventually(lambda: answers(second), "the second waits")
+    assert first.stop() == 0
+    eventually(lambda: "leading as" in second.log(), "the second leads", seconds=3 * RETRY_SECONDS)
+
+
+def answers(operator: OperatorProcess) -> bool:
+    try:
+        return operator.page("/healthz").status_code == 200
+    except httpx.HTTPError:
+        return False
 
 
 def is_new(pod: dict[str, Any]) -> bool:

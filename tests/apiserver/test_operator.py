@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import yaml
 from support.cluster_fixtures import FOUR, Chats, Jobs, eventually, keys
 from support.operator_process import OperatorProcess
 from support.played_node import PlayedNode
+from visionchat_serve.fetch_progress import FetchProgress
+from visionchat_serve.redis_link import RedisLink
 from visionchat_serve.redis_server import EmbeddedRedis
 
 pytestmark = pytest.mark.usefixtures("quiet")
@@ -61,7 +64,9 @@ def test_every_example_becomes_what_it_says(
     assert errors == []
 
 
-def test_the_model_is_fetched_before_replicas_start(operator: OperatorProcess, node: PlayedNode, chats: Chats) -> None:
+def test_the_model_is_fetched_before_replicas_start(
+    operator: OperatorProcess, node: PlayedNode, chats: Chats, redis: EmbeddedRedis
+) -> None:
     chats.create(model={"id": "some/model", "storageClassName": "fast", "claimSize": "7Gi"})
     eventually(lambda: chats.all_of("apis/batch/v1", "jobs"), "the Job is there")
     (job,), (claim,) = chats.all_of("apis/batch/v1", "jobs"), chats.all_of("api/v1", "persistentvolumeclaims")
@@ -70,6 +75,8 @@ def test_the_model_is_fetched_before_replicas_start(operator: OperatorProcess, n
     assert [pod["metadata"]["name"] for pod in chats.pods()] == []
     attempt = fetcher(chats, job)
     eventually(lambda: "attempt 1 starts" in message(chats, "Progressing"), "the status follows the Job's pod")
+    asyncio.run(tell(redis.url, f"{chats.namespace}.demo", FetchProgress(1_200_000_000, 4_300_000_000)))
+    eventually(lambda: "1.2 of 4.3 GB so far" in message(chats, "Progressing"), "and what the pod tells")
     told = {"exitCode": 1, "message": "trace\nOSError: disk full\n", "reason": "Error"}
     container = {"name": "fetch", "image": "x", "imageID": "", "ready": False, "restartCount": 0}
     failed = {"phase": "Failed", "containerStatuses": [container | {"state": {"terminated": told}}]}
@@ -87,6 +94,12 @@ def test_the_model_is_fetched_before_replicas_start(operator: OperatorProcess, n
     set_status(chats, again, succeeded=1, conditions=[over("SuccessCriteriaMet"), over("Complete")])
     eventually(lambda: chats.ready(1), "a replica runs the model")
     assert chats.status()["model"] == "Present"
+
+
+async def tell(url: str, queue: str, progress: FetchProgress) -> None:
+    link = RedisLink(url)
+    await progress.tell(link, queue)
+    await link.close()
 
 
 WHEN = "2026-01-01T00:00:00Z"

@@ -24,6 +24,11 @@ def main() -> None:
         run("engine.py", "--model", str(folder), "--dtype", "bfloat16", "--rounds", "3", "--max-tokens", "12"),
     ]
     print(engine_table(engines), flush=True)
+    asking_on = [
+        run("asking_on.py", "--rounds", "30"),
+        run("asking_on.py", "--model", str(folder), "--dtype", "bfloat16", "--rounds", "3"),
+    ]
+    print(asking_on_table(asking_on), flush=True)
     stacks = [
         run("stack.py", "--rounds", "30"),
         run("stack.py", "--model", str(folder), "--dtype", "bfloat16", "--rounds", "4", "--max-tokens", "16"),
@@ -79,6 +84,19 @@ def engine_table(reports: list[dict[str, Any]]) -> str:
             name = f"{_name(report)}, {report['dtype']}"
             rows.append((name, who, f"{one['first_token_ms']:.0f}", f"{one['per_token_ms']:.2f}", load, peak))
     return table("| model | loop | first token, ms | per later token, ms | load, s | peak memory, GB |", rows)
+
+
+def asking_on_table(reports: list[dict[str, Any]]) -> str:
+    rows = []
+    for report in reports:
+        times = report["first_token_ms"]
+        rows.append((_name(report), "the first question about a picture", f"{times['first question']:.0f}", ""))
+        for key, label in (
+            ("another question", "another question about it"),
+            ("conversation", f"the next after an answer of up to {report['answer_tokens']} tokens"),
+        ):
+            rows.append((_name(report), label, f"{times[f'{key}, anew']:.0f}", f"{times[f'{key}, known']:.0f}"))
+    return table("| model | first token, ms | nothing known | picture known |", rows)
 
 
 def stack_table(reports: list[dict[str, Any]]) -> str:

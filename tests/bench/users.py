@@ -1,4 +1,4 @@
-"""Several users at once: VisionChat as it comes against the naive server (`naive.py`), one after the other.
+"""Several users at once: VisionChat against the naive server (`naive.py`), one after the other.
 
     python tests/bench/users.py [--model tiny|DIR] [--dtype D] [--users 1,2,8,16] [--each N] [--max-tokens N]
 
@@ -52,7 +52,10 @@ class Tally:
 
 @contextmanager
 def visionchat(model: str, dtype: str) -> Iterator[Under]:
-    with tempfile.TemporaryDirectory() as data, running(Path(data), "--model", model, "--dtype", dtype) as server:
+    """It does the whole work for each question, as the other does: nothing is kept of the one before."""
+    environ = {"VISIONCHAT_PICTURE_CACHE_BYTES": "0"}
+    flags = ("--model", model, "--dtype", dtype)
+    with tempfile.TemporaryDirectory() as data, running(Path(data), *flags, environ=environ) as server:
         name = httpx.get(f"{server.url}/v1/models").json()["data"][0]["id"]
         yield Under(server.url, name, [server.process.pid, *server.children()])
 

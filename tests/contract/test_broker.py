@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from contract.queues import QUICK, Queue
 from support.waiting import wait_until
 from visionchat_serve.broker import Broker, LeaseState
 from visionchat_serve.errors import InvalidRequest, NotFound, QueueFull
@@ -227,8 +228,9 @@ async def test_many_consumers_share_without_loss_or_doubling(queue: Any, make_jo
 
 
 async def test_an_expired_lease_is_taken_over_and_the_older_claim_fenced(
-    broker: Broker, make_job: Any, collect: Any
+    queue: Queue, make_job: Any, collect: Any
 ) -> None:
+    broker = queue.open(lease=QUICK)
     job = make_job(images=1)
     await broker.submit(job, [b"p"])
     old = await claim_one(broker, "a")
@@ -247,7 +249,8 @@ async def test_an_expired_lease_is_taken_over_and_the_older_claim_fenced(
     assert [(e.attempt, getattr(e.value, "text", "end")) for e in events] == [(1, "old"), (2, "new"), (2, "end")]
 
 
-async def test_an_expired_lease_comes_before_new_jobs(broker: Broker, make_job: Any) -> None:
+async def test_an_expired_lease_comes_before_new_jobs(queue: Queue, make_job: Any) -> None:
+    broker = queue.open(lease=QUICK)
     jobs = [make_job() for _ in range(3)]
     await broker.submit(jobs[0], [])
     await claim_one(broker, "a")
@@ -261,7 +264,8 @@ async def _waiting(broker: Broker, count: int) -> bool:
     return (await broker.load()).waiting == count
 
 
-async def test_a_waiting_claim_sees_a_lease_expire(broker: Broker, make_job: Any) -> None:
+async def test_a_waiting_claim_sees_a_lease_expire(queue: Queue, make_job: Any) -> None:
+    broker = queue.open(lease=QUICK)
     await broker.submit(make_job(), [])
     await claim_one(broker, "a")
     started = time.monotonic()
@@ -269,21 +273,24 @@ async def test_a_waiting_claim_sees_a_lease_expire(broker: Broker, make_job: Any
     assert time.monotonic() - started < 0.2 + 1
 
 
-async def test_renewing_keeps_the_lease(broker: Broker, make_job: Any) -> None:
+async def test_renewing_keeps_the_lease(queue: Queue, make_job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = await queue.stop_the_clock(monkeypatch)
+    broker = queue.open(lease=timedelta(seconds=10))
     for _ in range(3):
         await broker.submit(make_job(), [])
     claims = await broker.claim("a", 3, NOW)
-    until = time.monotonic() + 0.7
-    while time.monotonic() < until:
+    for _ in range(3):
+        await clock.jump(9.9)
         assert await broker.renew("a", claims) == [LeaseState.HELD] * 3
-        assert await broker.claim("b", 3, timedelta(milliseconds=50)) == []
+        assert await broker.claim("b", 3, NOW) == []
     assert await broker.renew("a", []) == []
     assert await broker.load() == QueueLoad(waiting=0, leased=3)
     await broker.finish(claims[1], STOP)
     assert await broker.renew("a", claims) == [LeaseState.HELD, LeaseState.LOST, LeaseState.HELD]
 
 
-async def test_an_expired_lease_lives_on_when_nobody_took_the_job(broker: Broker, make_job: Any) -> None:
+async def test_an_expired_lease_lives_on_when_nobody_took_the_job(queue: Queue, make_job: Any) -> None:
+    broker = queue.open(lease=QUICK)
     await broker.submit(make_job(), [])
     claim = await claim_one(broker, "a")
     await wait_until(lambda: _waiting(broker, 1), "the lease has expired")
@@ -294,7 +301,7 @@ async def test_an_expired_lease_lives_on_when_nobody_took_the_job(broker: Broker
 
 
 async def test_attempts_are_used_up(queue: Any, make_job: Any, collect: Any) -> None:
-    broker = queue.open(max_attempts=2)
+    broker = queue.open(lease=QUICK, max_attempts=2)
     job = make_job(images=1)
     await broker.submit(job, [b"p"])
     for attempt in (1, 2):
@@ -429,7 +436,8 @@ async def test_a_replica_learns_of_a_cancel(broker: Broker, make_job: Any, colle
     assert [e.value for e in events] == [TokenChunk(job.id, 1, 0, "a"), Finish("cancelled", Usage(3, 1))]
 
 
-async def test_a_cancelled_job_of_a_dead_replica_ends(broker: Broker, make_job: Any, collect: Any) -> None:
+async def test_a_cancelled_job_of_a_dead_replica_ends(queue: Queue, make_job: Any, collect: Any) -> None:
+    broker = queue.open(lease=QUICK)
     job = make_job()
     await broker.submit(job, [])
     claim = await claim_one(broker, "a")
@@ -440,7 +448,8 @@ async def test_a_cancelled_job_of_a_dead_replica_ends(broker: Broker, make_job: 
     assert not await broker.finish(claim, STOP)
 
 
-async def test_a_cancel_after_the_lease_expired_ends_at_once(broker: Broker, make_job: Any, collect: Any) -> None:
+async def test_a_cancel_after_the_lease_expired_ends_at_once(queue: Queue, make_job: Any, collect: Any) -> None:
+    broker = queue.open(lease=QUICK)
     job = make_job()
     await broker.submit(job, [])
     claim = await claim_one(broker, "a")
@@ -453,7 +462,8 @@ async def test_a_cancel_after_the_lease_expired_ends_at_once(broker: Broker, mak
 # --- coming and going ---
 
 
-async def test_load_counts_waiting_and_leased(broker: Broker, make_job: Any) -> None:
+async def test_load_counts_waiting_and_leased(queue: Queue, make_job: Any) -> None:
+    broker = queue.open(lease=QUICK)
     assert await broker.load() == QueueLoad(0, 0)
     for _ in range(3):
         await broker.submit(make_job(), [])

@@ -26,10 +26,8 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from redis.asyncio import Redis
 
-from contract.queues import SERVERS, Servers
-from visionchat_serve import redis_link
+from contract.queues import SERVERS, Clock, Servers
 from visionchat_serve.broker import Broker, BrokerPolicy, LeaseState, Reuse
 from visionchat_serve.errors import VisionChatError
 from visionchat_serve.memory_broker import MemoryBroker
@@ -94,11 +92,10 @@ class TwoQueues(RuleBasedStateMachine):
     def __init__(self, url: str) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
-        self.now = START
         self.namespace = uuid.uuid4().hex[:12]
-        self.redis = Redis.from_url(url)
+        self.clock = Clock(url, self.namespace, START)
         self.brokers: list[Broker] = [
-            MemoryBroker(POLICY, clock=lambda: self.now),
+            MemoryBroker(POLICY, clock=lambda: self.clock.now),
             RedisBroker.from_url(url, self.namespace, POLICY),
         ]
         self.jobs: dict[str, Promised] = {}
@@ -106,6 +103,10 @@ class TwoQueues(RuleBasedStateMachine):
         self.keys: dict[str, str] = {}
         self.answered: set[str] = set()  # cache keys that have an answer
         self.batch_passed_over = 0
+
+    @property
+    def now(self) -> float:
+        return self.clock.now
 
     def do(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         return self.loop.run_until_complete(coroutine)
@@ -333,8 +334,7 @@ class TwoQueues(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.25, 1.0, 2.0, 3.75]))
     def jump(self, seconds: float) -> None:
-        self.now += seconds
-        self.do(self.redis.set(f"{self.namespace}:clock", int(self.now * 1000), ex=600))
+        self.do(self.clock.jump(seconds))
 
     @precondition(lambda self: self.both("dead", 1))
     @rule()
@@ -391,8 +391,7 @@ class TwoQueues(RuleBasedStateMachine):
         return [said(self.collect(job_id)) for job_id in same]
 
     async def close(self) -> None:
-        await self.redis.delete(f"{self.namespace}:clock")
-        await self.redis.aclose()
+        await self.clock.close()
         for broker in self.brokers:
             await broker.close()
 
@@ -409,18 +408,9 @@ async def outcome(call: Coroutine[Any, Any, Any]) -> Any:
         return type(error).__name__
 
 
-@pytest.fixture
-def clock_in_redis(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the scripts read the time from a key beside their queue's."""
-    real = redis_link._source
-    line = next(line for line in real("load").splitlines() if line.startswith("local NOW"))
-    read = "local NOW = tonumber(redis.call('GET', string.match(KEYS[1], '{(.*)}') .. ':clock'))"
-    monkeypatch.setattr(redis_link, "_source", lambda name: real(name).replace(line, read))
-
-
-@pytest.mark.usefixtures("clock_in_redis")
 @pytest.mark.parametrize("server", SERVERS)
-def test_both_queues_keep_their_promises(servers: Servers, server: str) -> None:
+def test_both_queues_keep_their_promises(servers: Servers, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    Clock.read_in_redis(monkeypatch)
     url = servers[server].url
     assert Keys("n").of_queue()[0].count("{n}") == 1
     run_state_machine_as_test(

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from contract.queues import Queue
+from contract.queues import QUICK, Queue
 from support.waiting import wait_until
 from visionchat_serve import redis_link, redis_reader
 from visionchat_serve.broker import Broker, LeaseState
@@ -176,7 +176,7 @@ async def test_pictures_that_are_gone(redis_queue: Queue, make_job: Any, collect
 
 
 async def test_jobs_deleted_from_outside(redis_queue: Queue, make_job: Any) -> None:
-    broker = redis_queue.open()
+    broker = redis_queue.open(lease=QUICK)
     keys = Keys(redis_queue.namespace)
     held, waiting, late, good = make_job(), make_job(), make_job(deadline=0.2), make_job()
     for job in (held, waiting, late, good):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from contract.queues import Queue
+from contract.queues import QUICK, Queue
 from support.waiting import wait_until
 from visionchat_serve.broker import Broker
 from visionchat_serve.errors import IdempotencyConflict, NotFound, QueueFull
@@ -62,7 +62,8 @@ async def test_a_position_counts_the_jobs_ahead(queue: Queue, make_job: Any) -> 
     assert [await status_of(broker, job) for job in (running, first)] == [("queued", 0), ("queued", 1)]
 
 
-async def test_a_job_whose_replica_was_lost_is_queued_again(broker: Broker, make_job: Any) -> None:
+async def test_a_job_whose_replica_was_lost_is_queued_again(queue: Queue, make_job: Any) -> None:
+    broker = queue.open(lease=QUICK)
     job = make_job()
     await broker.submit(job, [])
     await broker.claim("a", 1, NOW)

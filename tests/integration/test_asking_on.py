@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+import torch
 
+from support.memory import proportional_gb
 from visionchat_serve.engines.prompt_parts import SHORTEST
 from visionchat_serve.engines.protocol import EngineOutput, EngineRequest
 from visionchat_serve.engines.torch_engine import TorchEngine
@@ -149,6 +152,10 @@ def test_what_is_kept_can_be_given_back() -> None:
     assert engine._kept.bytes == 0, "nobody asks on about the warm-up"
     request = chat(asked("What do you see?", 0))
     usage(engine, request)
+    for number in range(ENOUGH >> 20):
+        engine._kept.put(b"%d" % number, torch.ones(1 << 18), 1 << 20)
+    before = proportional_gb(os.getpid())
     engine.forget()
     assert engine._kept.bytes == 0
+    assert before - proportional_gb(os.getpid()) > 0.8 * ENOUGH / 1e9, "the process is smaller"
     assert usage(engine, request).cached_tokens == 0

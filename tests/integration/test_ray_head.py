@@ -6,6 +6,7 @@ One head on loopback stands for the whole cluster: it offers the places of two r
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 import subprocess
 from collections.abc import Iterator
@@ -28,6 +29,9 @@ from visionchat_operator.ray_head import RayHead, RayUnavailable
 from visionchat_operator.world import Key
 from visionchat_serve.redis_broker import RedisBroker
 from visionchat_serve.redis_server import find_servers
+
+from .test_draining import BODY as LONG_ANSWER
+from .test_draining import TOKENS
 
 KEY = Key("test", "demo")
 TOKEN = secrets.token_hex(32)
@@ -95,6 +99,49 @@ async def test_the_application_comes_and_its_number_of_replicas_follows(head: He
         await wait_until(lambda: _reports(broker, 0), "none is left", seconds=60)
         await wait_until(lambda: has(0, 0), "Serve says so too", seconds=60)
         await broker.close()
+
+
+async def test_a_replica_that_is_scaled_away_ends_its_job_first(head: Head, redis_url: str) -> None:
+    """Two are answering and a third question waits when one replica is taken away: nobody is asked twice."""
+    async with ClientSession() as http:
+        ray, broker = RayHead(http, head.dashboard), RedisBroker.from_url(redis_url, "test.demo")
+        await wait_until(lambda: _answers(ray), "the head answers", seconds=90)
+        await ray.deploy(KEY, TOKEN, 1)
+        await wait_until(lambda: _is_deployed(ray), "the application is there", seconds=120)
+        await ray.scale(KEY, TOKEN, 2)
+        await wait_until(lambda: _reports(broker, 2), "two replicas report", seconds=120)
+        await wait_until(lambda: _is_ready(http, head.api), "the gateway answers", seconds=60)
+
+        asked = [asyncio.create_task(_long_answer(http, head.api, number)) for number in range(3)]
+        await wait_until(lambda: _leased(broker, 2), "both answer", seconds=60)
+        await ray.scale(KEY, TOKEN, 1)
+        answers = await asyncio.gather(*asked)
+        assert [tokens for _, tokens in answers] == [TOKENS] * 3
+        views = [await broker.describe(job_id) for job_id, _ in answers]
+        assert [(view.status, view.attempt) for view in views] == [("succeeded", 1)] * 3
+        await wait_until(lambda: _reports(broker, 1), "one is left", seconds=60)
+        await broker.close()
+
+
+async def _is_deployed(ray: RayHead) -> bool:
+    await asyncio.sleep(0.2)
+    return (await ray.state(KEY, TOKEN)).deployed
+
+
+async def _leased(broker: RedisBroker, number: int) -> bool:
+    return (await broker.load()).leased == number
+
+
+async def _long_answer(http: ClientSession, port: int, number: int) -> tuple[str, int]:
+    """The job's id and how many tokens the whole stream has."""
+    body = {**LONG_ANSWER, "seed": number, "temperature": 1.0}
+    chunks = []
+    async with http.post(f"http://127.0.0.1:{port}/v1/chat/completions", json=body) as answer:
+        assert answer.status == 200, await answer.text()
+        async for line in answer.content:
+            if line.startswith(b"data: {"):
+                chunks.append(json.loads(line.removeprefix(b"data: ")))
+    return chunks[0]["id"], chunks[-1]["usage"]["completion_tokens"]
 
 
 @pytest.mark.parametrize("kind", ["TLS", "Sentinels"])

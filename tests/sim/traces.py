@@ -79,5 +79,8 @@ def from_zero(chance: random.Random) -> Trace:
     return Trace("from zero", "6 jobs every 25 min, no replica in between", 7800, _jobs(chance, arrivals), 0)
 
 
-def traces() -> list[Trace]:
-    return [make(random.Random(20261201)) for make in (burst, ramp, night, outage, from_zero)]
+SEED = 20261201
+
+
+def traces(seed: int = SEED) -> list[Trace]:
+    return [make(random.Random(seed)) for make in (burst, ramp, night, outage, from_zero)]

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
+from support import pod_security
 from visionchat_operator import children, environment, names, pods
-from visionchat_operator.api import Engine, VisionChatSpec
+from visionchat_operator.api import Engine, SecretKey, VisionChatSpec
 from visionchat_operator.children import Owner
 from visionchat_operator.environment import Defaults
 from visionchat_operator.status_api import Mode
@@ -47,17 +48,9 @@ def pod_specs(rendered: dict[Ref, Manifest]) -> list[Manifest]:
 @pytest.mark.parametrize("chosen", example_specs())
 def test_every_pod_passes_the_restricted_profile(chosen: VisionChatSpec) -> None:
     for pod in pod_specs(all_of(chosen)):
-        assert pod["securityContext"]["runAsNonRoot"] is True
-        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-        assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
-        assert pod["automountServiceAccountToken"] is False
-        allowed = {"name", "emptyDir", "secret", "persistentVolumeClaim"}
-        assert all(volume.keys() <= allowed for volume in pod["volumes"])
-        for container in pod["containers"]:
-            context = container["securityContext"]
-            assert context["allowPrivilegeEscalation"] is False
-            assert context["capabilities"] == {"drop": ["ALL"]}
-            assert context["readOnlyRootFilesystem"] is True
+        assert list(pod_security.faults(pod)) == []
+        assert list(pod_security.laxities(pod)) == []
+        assert pod["enableServiceLinks"] is False, "a Service named visionchat would look like settings"
 
 
 @pytest.mark.parametrize("chosen", example_specs())
@@ -180,3 +173,15 @@ def test_names_fit(name: str) -> None:
     made = [names.head(key), names.worker(key, 999), children.model_job_name(key, spec()), names.settings(key)]
     assert all(len(one) <= 63 for one in made)
     assert names.worker_index(key, names.worker(key, 17)) == 17
+
+
+def test_the_operators_redis_by_a_secret_is_for_those_that_name_no_queue() -> None:
+    defaults = Defaults(redis_secret=SecretKey(name="visionchat-redis"))
+    reference = {"secretKeyRef": {"name": "visionchat-redis", "key": "url"}}
+    assert environment.redis(spec(), defaults) == [{"name": environment.URL, "valueFrom": reference}]
+    (own,) = environment.redis(spec(queue={"url": "redis://own"}), defaults)
+    assert own["value"] == "redis://own"
+    (other,) = environment.redis(spec(queue={"urlSecret": {"name": "other", "key": "address"}}), defaults)
+    assert other["valueFrom"]["secretKeyRef"] == {"name": "other", "key": "address"}
+    (watched,) = environment.redis(spec(queue={"sentinel": {"addresses": ["s:1"]}}), defaults)
+    assert watched["value"].startswith("redis+sentinel://s:1")

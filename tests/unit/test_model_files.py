@@ -28,6 +28,7 @@ def test_what_the_pod_does_or_waits_for() -> None:
     assert progress(job(), [running]) == "attempt 1 runs since 2026-01-01T00:00:09Z"
     waiting = pod(1, "Pending", waiting={"reason": "ImagePullBackOff", "message": "no such image"})
     assert progress(job(), [waiting]) == "attempt 1 waits: ImagePullBackOff no such image"
+    assert progress(job(), [running], "1.2 of 4.3 GB").endswith("; 1.2 of 4.3 GB so far")
     nowhere = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}]
     assert progress(job(), [pod(1, "Pending", nowhere)]) == "attempt 1 finds no node: 0/3 nodes"
     assert progress(job(), [pod(1)]) == "attempt 1 starts"

@@ -244,6 +244,16 @@ async def test_a_ready_replica_reports_itself() -> None:
     assert (report.replica, report.engine, report.threads, report.cpus) == ("r1", "scripted", 1, (0,))
 
 
+async def test_where_memory_is_short_the_engine_gives_back_what_it_kept() -> None:
+    broker, engine = MemoryBroker(), ScriptedEngine()
+    one = Replica(loader(engine), broker, "r1", (0,), is_short=lambda: True)
+    await one.start()
+    await wait_until(lambda: engine.forgot > 0, "the engine is told")
+    await broker.submit(job("next", "a b"), [])
+    assert await answer(broker, "next") == "a b"
+    await one.drain(timedelta(seconds=5))
+
+
 async def test_a_stuck_step_asks_for_a_restart() -> None:
     broker, engine = MemoryBroker(), ScriptedEngine()
     await broker.submit(job("stuck", "a !hold b"), [])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from visionchat_serve.retirement import RetirementPolicy, retirement
+from visionchat_serve.retirement import RetirementPolicy, is_short, retirement
 
 POLICY = RetirementPolicy(max_jobs=10, memory_high=0.8, memory_last=0.9)
 
@@ -30,3 +30,9 @@ def test_retirement(begun: int, memory: float | None, reason: str | None, at_onc
 
 def test_without_limits_nobody_retires() -> None:
     assert retirement(10**9, None, RetirementPolicy()) is None
+
+
+@pytest.mark.parametrize(("memory", "short"), [(None, False), (0.71, False), (0.73, True), (0.95, True)])
+def test_memory_is_given_back_before_anybody_retires_for_it(memory: float | None, short: bool) -> None:
+    assert is_short(memory, POLICY) is short
+    assert short or retirement(1, memory, POLICY) is None

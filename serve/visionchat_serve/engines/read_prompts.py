@@ -51,8 +51,8 @@ class ReadPrompts:
         return self._logits
 
     def forget(self) -> None:
+        """Also what stands in the cache; the copies are their owner's to clear."""
         self._held = []
-        self._kept.clear()
 
     def _put_aside(self, parts: Sequence[Part]) -> None:
         """The first part last, so that it is given up last: without it the others are worth nothing."""

@@ -6,6 +6,7 @@ model and Qwen/Qwen3-VL-2B-Instruct, offline, from a folder.
 
 from __future__ import annotations
 
+import ctypes
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -136,6 +137,9 @@ class TorchEngine:
         return []
 
     def forget(self) -> None:
+        if self._kept.bytes:
+            self._kept.clear()
+            give_back()
         self._read.forget()
 
     def close(self) -> None:
@@ -223,3 +227,10 @@ class TorchEngine:
     def _decode_text(self, ids: Sequence[int]) -> str:
         text: str = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return text
+
+
+def give_back() -> None:
+    """Let the C library return what was freed; glibc would keep it for later."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
