@@ -33,11 +33,13 @@ from visionchat_serve.errors import (
     ImageTooLarge,
     ImageTypeRefused,
     ImageUrlRefused,
+    Overloaded,
 )
 from visionchat_serve.image_address import read_address
 from visionchat_serve.image_download import MAX_REDIRECTS, ImageDownloads
 from visionchat_serve.memory_broker import MemoryBroker
 from visionchat_serve.replica import Replica
+from visionchat_serve.request_body import Room
 from visionchat_serve.routes import create_app
 
 NAMES = {
@@ -313,6 +315,18 @@ async def test_pictures_of_one_request_have_a_limit_together(host: PictureHost) 
     assert len(await downloads(host, total_bytes=5 * len(CAT)).fetch(urls)) == 5
     with pytest.raises(ImageTooLarge, match="together"):
         await downloads(host, total_bytes=5 * len(CAT) - 1).fetch(urls)
+
+
+async def test_fetched_pictures_take_of_the_room_of_all_requests(host: PictureHost) -> None:
+    urls = {f"picture {n}": f"http://pictures.test:{host.port}/{n}" for n in range(3)}
+    room = Room(5 * len(CAT))
+    with room.share() as share:
+        await downloads(host).fetch(urls, share.take)
+        assert room.held == 3 * len(CAT)
+        with room.share() as other, pytest.raises(Overloaded):
+            await downloads(host).fetch(urls, other.take)
+        assert room.held == 3 * len(CAT)
+    assert room.held == 0
 
 
 async def test_an_endless_picture_costs_no_memory(host: PictureHost) -> None:

@@ -50,6 +50,7 @@ def test_every_pod_passes_the_restricted_profile(chosen: VisionChatSpec) -> None
     for pod in pod_specs(all_of(chosen)):
         assert list(pod_security.faults(pod)) == []
         assert list(pod_security.laxities(pod)) == []
+        assert pod["enableServiceLinks"] is False, "a Service named visionchat would look like settings"
 
 
 @pytest.mark.parametrize("chosen", example_specs())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -45,6 +46,37 @@ async def test_it_warms_up_answers_and_closes() -> None:
     running.thread.stop()
     assert running.thread.join(timedelta(seconds=5))
     assert engine.closed
+
+
+async def test_the_loop_is_not_woken_for_each_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, woken = asyncio.get_running_loop(), []
+    wake = loop.call_soon_threadsafe
+
+    def counted(*args: Any, **kwargs: Any) -> asyncio.Handle:
+        woken.append(args)
+        return wake(*args, **kwargs)
+
+    monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
+    running = Running(ScriptedEngine())
+    await running.thread.start()
+    running.thread.add(request("a", "word " * 90))
+    await wait_until(lambda: running.ended("a"), "answered")
+    assert len(running.out) == 90
+    assert len(woken) < 20  # ready, the first, the last, and one for each pause that the machine made
+    running.thread.stop()
+
+
+async def test_nothing_is_held_back_while_the_engine_is_in_a_long_step() -> None:
+    engine = ScriptedEngine()
+    running = Running(engine)
+    await running.thread.start()
+    running.thread.add(request("a", "one two three !hold four"))
+    await wait_until(lambda: running.text("a") == "one two three ", "all that was written before it")
+    assert not engine.release.is_set()
+    engine.release.set()
+    await wait_until(lambda: running.ended("a"), "answered")
+    assert running.text("a") == "one two three !hold four"
+    running.thread.stop()
 
 
 async def test_a_request_that_does_not_fit_ends_with_its_error_and_the_next_runs() -> None:

@@ -96,7 +96,7 @@ async def test_cancelling(house: House) -> None:
     assert (await house.http.delete(f"/v1/jobs/{running['id']}")).status_code == 200
     house.engine.release.set()
     await until(house, running["id"], "cancelled")
-    assert house.engine.aborted == [house.engine.seen[0].id]
+    await wait_until(lambda: house.engine.aborted == [house.engine.seen[0].id], "the engine is told")
 
     done = await create(house, "y")
     await until(house, done["id"], "succeeded")
