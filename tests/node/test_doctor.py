@@ -25,8 +25,9 @@ def test_the_job_says_what_the_kubelet_does(cluster: RealCluster) -> None:
     pod["volumes"] += volumes()
     cluster.apply(job)
     path = f"/apis/batch/v1/namespaces/{SYSTEM}/jobs/{job['metadata']['name']}"
-    eventually(lambda: cluster.api.get(path)["status"].get("succeeded") == 1, "the Job has found no problem", 60)
+    eventually(lambda: {"succeeded", "failed"} & set(cluster.api.get(path)["status"]), "the Job has ended", 60)
     said = cluster.kubectl("-n", SYSTEM, "logs", f"job/{job['metadata']['name']}")
+    assert "PROBLEM" not in said
     assert "good     cpu-policy: the kubelet pins (policy static)" in said
     assert "good     redis: Redis writes every job to disk and throws none away" in said
     cluster.kubectl("-n", SYSTEM, "delete", "job", job["metadata"]["name"])
