@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from visionchat_serve.config import TINY, Settings, load_settings
+from visionchat_serve.connection import address
 from visionchat_serve.doctor import Finding, Level, Plan, examine
 from visionchat_serve.errors import ConfigError
 from visionchat_serve.node_facts import KUBELET, read_node
@@ -50,7 +51,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _queue(settings: Settings) -> QueueFacts | None:
-    url = settings.redis_url or _embedded(settings)
+    url = address(settings) if settings.redis_url is not None else _embedded(settings)
     if url is None:
         return None
     try:

@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 import yaml
 
-from support.chart import CHART, refusal
+from support.chart import CHART, refusal, template
 from visionchat_operator.crd import spec_schema
 
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
@@ -92,6 +92,14 @@ def test_the_schema_refuses_and_names_the_place(values: dict[str, Any], place: s
 @pytest.mark.parametrize(("values", "says"), BY_THE_TEMPLATES, ids=lambda value: str(value)[:60])
 def test_what_contradicts_itself_is_refused_with_what_to_do(values: dict[str, Any], says: str) -> None:
     assert says in refusal(values)
+
+
+def test_visionchats_need_a_cluster_that_knows_them() -> None:
+    """A real API server serves apiregistration.k8s.io; without a cluster nothing is known, and nothing refused."""
+    chats, real = {"visionchats.demo": {}}, ("--api-versions", "apiregistration.k8s.io/v1")
+    assert "then add them with helm upgrade" in refusal(chats, *real)
+    template(chats, more=(*real, "--api-versions", "visionchat.dev/v1alpha1"))
+    template(chats)
 
 
 def leaves(values: dict[str, Any], prefix: str = "") -> Iterator[str]:

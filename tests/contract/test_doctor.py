@@ -31,6 +31,20 @@ def test_a_redis_that_forgets(own_server: EmbeddedRedis, capsys: pytest.CaptureF
     assert all(list(one["how"]) == ["gke"] for one in findings)
 
 
+def test_a_password_from_the_environment(
+    own_server: EmbeddedRedis, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Redis.from_url(own_server.url) as redis:
+        redis.config_set("requirepass", "a/b:c")
+        code, findings = doctor(capsys, "--redis", own_server.url)
+        assert (code, [one["level"] for one in findings]) == (1, ["problem"])
+        monkeypatch.setenv("VISIONCHAT_REDIS_PASSWORD", "a/b:c")
+        _, findings = doctor(capsys, "--redis", own_server.url)
+        assert [one["level"] for one in findings] == ["good"]
+        redis.execute_command("AUTH", "a/b:c")
+        redis.config_set("requirepass", "")
+
+
 def test_a_redis_that_is_away(own_server: EmbeddedRedis, capsys: pytest.CaptureFixture[str]) -> None:
     own_server.stop()
     code, findings = doctor(capsys, "--redis", own_server.url)

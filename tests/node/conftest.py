@@ -6,7 +6,9 @@ One cluster for all tests of a session, with Redis and the operator as pods; a n
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +31,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
         cluster.kubectl("wait", "--for=condition=Established", "crd/visionchats.visionchat.dev", "--timeout=30s")
         cluster.apply(*redis(cluster.folder / "redis"), operator())
         for name in (REDIS, OPERATOR):
-            cluster.kubectl("-n", SYSTEM, "rollout", "status", f"deployment/{name}", "--timeout=120s", seconds=130)
+            rolled_out(cluster, name)
         yield cluster
     assert cluster.node.traces.left() == []
+
+
+def rolled_out(cluster: RealCluster, name: str) -> None:
+    """Wait for a Deployment of the system."""
+    cluster.kubectl("-n", SYSTEM, "rollout", "status", f"deployment/{name}", "--timeout=120s", seconds=130)
 
 
 _numbers = itertools.count(1)
@@ -39,15 +46,24 @@ _numbers = itertools.count(1)
 
 @pytest.fixture
 def namespace(cluster: RealCluster, request: pytest.FixtureRequest) -> Iterator[str]:
+    with new_namespace(cluster) as name:
+        yield name
+        if request.node.stash.get(FAILED, False):
+            print(cluster.describe(name, SYSTEM))
+
+
+@contextmanager
+def new_namespace(cluster: RealCluster) -> Iterator[str]:
+    """Everything in it is gone afterwards, CPUs included."""
     name = f"test-{next(_numbers)}"
     cluster.kubectl("create", "namespace", name)
-    yield name
-    if request.node.stash.get(FAILED, False):
-        print(cluster.describe(name, SYSTEM))
-    cluster.kubectl("-n", name, "delete", "visionchats,deployments", "--all", "--wait=false")
-    cluster.kubectl("-n", name, "delete", "pods", "--all", "--force", "--grace-period=0")  # nobody is served any more
-    cluster.kubectl("delete", "namespace", name, "--wait=false")
-    eventually(lambda: not cluster.node.cpu_state().get("entries"), "the kubelet has its CPUs back", 60)
+    try:
+        yield name
+    finally:
+        cluster.kubectl("-n", name, "delete", "visionchats,deployments", "--all", "--wait=false")
+        cluster.kubectl("-n", name, "delete", "pods", "--all", "--force", "--grace-period=0")  # nobody is served now
+        cluster.kubectl("delete", "namespace", name, "--wait=false")
+        eventually(lambda: not cluster.node.cpu_state().get("entries"), "the kubelet has its CPUs back", 60)
 
 
 FAILED = pytest.StashKey[bool]()
@@ -93,6 +109,10 @@ class Service(Chats):
 
     def inside(self, pod: str, *command: str) -> str:
         return self.cluster.kubectl("-n", self.namespace, "exec", pod, "--", *command)
+
+    def doctor(self, pod: str) -> dict[str, str]:
+        """What `visionchat doctor` finds in a pod: check to level."""
+        return {one["check"]: one["level"] for one in json.loads(self.inside(pod, "visionchat", "doctor", "--json"))}
 
 
 @pytest.fixture

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from node.conftest import Service
+from node.conftest import Service, rolled_out
 from node.users import Users
 from support.cluster_fixtures import eventually
+from support.cluster_parts import OPERATOR, operator
 from support.real_cluster import RealCluster
 from visionchat_serve.client import Timing, ask
 
@@ -30,6 +31,7 @@ def test_a_queue_that_grows_pins_and_one_that_shrinks_unpins(service: Service, c
         assert kubelet_gave(service, cluster, replica["pod"]) == replica["cpuset"]
         assert cpus_of_the_process(service, replica["pod"]) == replica["cpuset"]
         assert service.status()["replicas"]["pinned"] == 1
+        assert set(service.doctor(replica["pod"]).values()) == {"good"}
     eventually(lambda: service.ready(1) and service.replica()["mode"] == "Shared", "it is shared again", 180)
     assert service.condition("CPUPinned") == ("False", "NotAsked")
     eventually(lambda: not cluster.node.cpu_state().get("entries"), "the kubelet has its CPUs back")
@@ -58,6 +60,26 @@ def test_more_cpus_than_can_be_exclusive(service: Service, picture: Path) -> Non
 
 
 @pytest.fixture
+def operator_that_sees_no_nodes(cluster: RealCluster, namespace: str) -> Iterator[None]:
+    """Held to one namespace, it learns from the scheduler that there is no room."""
+    cluster.apply(operator("--namespace", namespace))
+    rolled_out(cluster, OPERATOR)
+    yield
+    cluster.apply(operator())
+    rolled_out(cluster, OPERATOR)
+
+
+@pytest.mark.usefixtures("operator_that_sees_no_nodes")
+def test_the_scheduler_finds_no_room(service: Service, picture: Path) -> None:
+    service.apply(cpusPerReplica=2, pinning={"mode": "Always"})
+    assert service.condition("CPUPinned") == ("False", "NoRoom")
+    assert service.replica()["mode"] == "Shared"
+    assert answer(service, picture) == ANSWER
+    assert len(service.events("NoRoom")) == 1
+    assert service.status()["pinning"]["refusals"] == 1
+
+
+@pytest.fixture
 def kubelet_without_pinning(cluster: RealCluster) -> Iterator[None]:
     def restart(policy: str) -> None:
         cluster.node.stop_kubelet(forget=True)
@@ -75,4 +97,5 @@ def test_a_kubelet_that_does_not_pin(service: Service, picture: Path) -> None:
     service.apply(pinning={"mode": "Always"})
     eventually(lambda: service.condition("CPUPinned")[1] == "NodePolicyNone", "the status says why", 60)
     assert service.condition("CPUPinned") == ("False", "NodePolicyNone")
+    assert service.doctor(service.replica()["pod"])["cpu-policy"] == "warning"
     assert answer(service, picture) == ANSWER

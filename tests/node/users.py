@@ -28,6 +28,14 @@ class Users:
     def problems(self) -> list[str]:
         return [f"{one.kind}: {one.problem}" for one in self.outcomes if one.problem]
 
+    def answered(self) -> int:
+        return len(self.outcomes)
+
+    def stall(self, since: float) -> float:
+        """The longest time without an answer, in seconds; `since` is a time of `time.monotonic`."""
+        ends = sorted(at for one in self.outcomes if (at := one.began + one.seconds) >= since)
+        return max((later - earlier for earlier, later in itertools.pairwise([since, *ends])), default=0.0)
+
     async def _ask(self) -> None:
         limits = httpx.Limits(max_connections=None)
         async with httpx.AsyncClient(base_url=self._url, timeout=60, limits=limits, trust_env=False) as http:

@@ -36,17 +36,19 @@ def flags(values: Mapping[str, Any] | None = None, files: Sequence[Path] = ()) -
     return told + [word for k, v in (values or {}).items() for word in ("--set-json", f"{k}={json.dumps(v)}")]
 
 
-def template(values: Mapping[str, Any] | None = None, *files: Path, chart: Path = CHART) -> Objects:
+def template(
+    values: Mapping[str, Any] | None = None, *files: Path, chart: Path = CHART, more: Sequence[str] = ()
+) -> Objects:
     """All objects that the chart renders, hooks among them."""
-    words = ["template", RELEASE, str(chart), "--namespace", NAMESPACE, *flags(values, files)]
+    words = ["template", RELEASE, str(chart), "--namespace", NAMESPACE, *flags(values, files), *more]
     answer = helm(*words)
     assert answer.returncode == 0, answer.stderr
     return [document for document in yaml.safe_load_all(answer.stdout) if document]
 
 
-def refusal(values: Mapping[str, Any]) -> str:
+def refusal(values: Mapping[str, Any], *more: str) -> str:
     """What helm says about values that it must refuse."""
-    answer = helm("template", RELEASE, str(CHART), "--namespace", NAMESPACE, *flags(values))
+    answer = helm("template", RELEASE, str(CHART), "--namespace", NAMESPACE, *flags(values), *more)
     assert answer.returncode != 0, f"{values} were accepted"
     return answer.stderr
 

@@ -33,13 +33,21 @@ def redis(data: Path) -> list[dict[str, Any]]:
 
 
 def operator(*flags: str) -> dict[str, Any]:
-    command = ["python", "-m", "visionchat_operator.cli", "run", "--redis-url", REDIS_URL, "--image", WORKLOAD, *flags]
+    command = [
+        "python",
+        "-m",
+        "visionchat_operator.cli",
+        "run",
+        "--redis-url",
+        REDIS_URL,
+        "--default-image",
+        WORKLOAD,
+        *flags,
+    ]
     container = _container("operator", command)
-    container["livenessProbe"] = {
-        "httpGet": {"path": "/healthz", "port": 8080},
-        "periodSeconds": 10,
-        "timeoutSeconds": 5,
-    }
+    healthy = {"httpGet": {"path": "/healthz", "port": 8080}, "timeoutSeconds": 5}
+    container["readinessProbe"] = healthy | {"periodSeconds": 1}
+    container["livenessProbe"] = healthy | {"periodSeconds": 10}
     pod = _pod(container, volumes()) | {"serviceAccountName": OPERATOR}
     return _deployment(OPERATOR, pod)
 

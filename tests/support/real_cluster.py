@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -48,6 +49,8 @@ class RealCluster:
     def stop(self) -> None:
         """Also of a cluster that another process has started, or only half."""
         self.node.stop()
+        # It would wait for the watches of pods that were killed, and whose connections hang.
+        self.plane.daemons.stop("kube-apiserver", by=signal.SIGKILL)
         self.plane.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 
