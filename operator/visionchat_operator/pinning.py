@@ -124,12 +124,13 @@ def _switched(state: PinningState, mode: Mode, now: datetime) -> PinningState:
 
 
 def _after_refusals(workers: Sequence[Worker], fallback: Fallback, state: PinningState, now: datetime) -> PinningState:
-    """Count a refusal once, however many pods were refused together; forget them when a pinned pod runs."""
+    """Count a refusal once, however many pods were refused together; forget them when a later pinned pod runs."""
     reasons = [reason for w in sorted(workers, key=lambda w: w.name) if (reason := refusal(w, fallback, now))]
     if reasons:
         reason = reasons[0]
         return replace(state, refusals=state.refusals + 1, refused_at=now, refused_reason=reason)
-    if any(w.mode == Mode.PINNED and w.ready and not w.deleting for w in workers):
+    since = state.refused_at  # that an older one runs says nothing: there was room for that one and no more
+    if since and any(w.mode == Mode.PINNED and w.ready and not w.deleting and w.created > since for w in workers):
         return replace(state, refusals=0, refused_at=None, refused_reason=None)
     return state
 

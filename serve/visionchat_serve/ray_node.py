@@ -109,7 +109,8 @@ def _master(url: str) -> tuple[str, int]:
 def end_after_failover(url: str, place: str, ray: int) -> None:
     """Send SIGTERM to the process `ray`, our parent, as soon as the Sentinels name another master than `place`.
 
-    Ray itself knows one address for ever. Returns when the parent has ended.
+    Ray ends by itself when its Redis is gone, but not when that one is only a read-only replica from now on. Returns
+    when the parent has ended.
     """
     while os.getppid() == ray:
         time.sleep(ASK_EVERY.total_seconds())

@@ -13,7 +13,7 @@ import pytest
 from redis import Redis
 from redis.exceptions import RedisError
 
-from support.cluster_fixtures import Chats, Jobs, eventually, keys
+from support.cluster_fixtures import Chats, Jobs, Start, eventually, keys
 from support.operator_life import Lives, clock
 from support.operator_process import OperatorProcess
 from support.played_node import PlayedNode
@@ -104,6 +104,19 @@ def test_all_of_the_address_in_a_secret(
     pod, _ = follows(chats, node, url, {"urlSecret": {"name": "redis"}, "caSecret": {"name": "redis"}})
     assert PASSWORD not in str(pod)
     assert keys(url, f"{chats.namespace}.demo") == []
+
+
+def test_the_operators_own_redis_by_a_secret(
+    start_operator: Start, node: PlayedNode, chats: Chats, launch: Launch
+) -> None:
+    port = launch("port {port}", f'requirepass "{PASSWORD}"')
+    answers(port, password=PASSWORD)
+    url = f"redis://:{quote(PASSWORD, safe='')}@127.0.0.1:{port}/0"
+    start_operator(["--redis-secret", "visionchat-redis/address"])
+    secret(chats, "visionchat-redis", address=url)
+    pod, _ = follows(chats, node, url, {})
+    assert variables(pod)["VISIONCHAT_REDIS_URL"]["secretKeyRef"] == {"name": "visionchat-redis", "key": "address"}
+    assert PASSWORD not in str(pod)
 
 
 def test_an_authority_without_tls_is_said(operator: OperatorProcess, chats: Chats, launch: Launch) -> None:

@@ -15,7 +15,7 @@ from visionchat_operator import pinning, scaling
 from visionchat_operator.api import PinningMode, PodTemplate, VisionChatSpec
 from visionchat_operator.plan import Plan
 from visionchat_operator.status_api import Mode
-from visionchat_operator.world import Load, Ref
+from visionchat_operator.world import Load, Ref, Worker
 
 SECOND = timedelta(seconds=1)
 quick = settings(deadline=None, max_examples=60)  # a busy machine is no fault of a plan
@@ -292,3 +292,14 @@ def test_the_mode_follows_the_queue_after_the_dwell(spec: VisionChatSpec) -> Non
         decided = pinning.decide(spec, 1, Load(0), (), None, state, START + second * SECOND)
         state = decided.state
         assert decided.mode == expected
+
+
+def test_only_a_later_pinned_pod_ends_the_pause_after_a_refusal() -> None:
+    """One that has run all along would end it at once, and pods would be made and deleted every minute."""
+    spec = VisionChatSpec.model_validate({"model": {"id": "tiny"}, "pinning": {"mode": "Always"}})
+    refused = pinning.PinningState(Mode.PINNED, START, None, 1, START + SECOND, pinning.NO_ROOM)
+    older = Worker("demo-worker-0", "1", Mode.PINNED, "r", START, node="a", ready=True)
+    later = replace(older, name="demo-worker-1", created=START + 40 * SECOND)
+    for workers, refusals, pinned in (((older,), 1, 1), ((older, later), 0, 2)):
+        decided = pinning.decide(spec, 2, None, workers, None, refused, START + 2 * SECOND)
+        assert (decided.state.refusals, decided.pinned) == (refusals, pinned)
