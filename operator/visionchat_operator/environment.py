@@ -107,8 +107,8 @@ def _redis_url(queue: QueueSpec, defaults: Defaults) -> list[Manifest]:
 
 def ray(key: Key, cpus: int | None) -> list[Manifest]:
     """Ray's environment; `cpus` is None on the head, where no model runs."""
-    # The head has nothing to drain, and would wait in vain for its own controller: meanwhile the next head comes up, and
-    # two fight over one cluster.
+    # The head has nothing to drain, and would wait in vain for its own controller: meanwhile the next head comes up,
+    # and two fight over one cluster.
     drain = timedelta(0) if cpus is None else RAY_DRAIN
     values = {
         "RAY_AUTH_MODE": "token",
