@@ -7,7 +7,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 PICTURE ?= tests/data/pictures/circle-and-square.png
 QUESTION ?= What do you see?
 
-.PHONY: help install demo test test-browser test-apiserver verify fmt fuzz bench chaos load generate train evaluate sim cluster-api cluster cluster-down test-node clean
+.PHONY: help install demo test test-browser test-apiserver verify fmt fuzz bench bench-pinning chaos load generate train evaluate sim cluster-api cluster cluster-down test-node clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ fmt: install ## format the code
 
 bench: install ## measure (nothing else should run); prints one table per question
 	$(BIN)/python tests/bench/run.py
+
+bench-pinning: install ## shared CPUs and pinned ones on a real kubelet, with and without a busy neighbour (root)
+	$(BIN)/python tests/bench/pinning.py
 
 chaos: install ## kill parts with -9 while people ask, 270 times (some 40 minutes); prints what became of the requests
 	PYTHONPATH=tests $(BIN)/python tests/load/chaos.py

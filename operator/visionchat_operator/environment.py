@@ -107,13 +107,16 @@ def _redis_url(queue: QueueSpec, defaults: Defaults) -> list[Manifest]:
 
 def ray(key: Key, cpus: int | None) -> list[Manifest]:
     """Ray's environment; `cpus` is None on the head, where no model runs."""
+    # The head has nothing to drain, and would wait in vain for its own controller: meanwhile the next head comes up,
+    # and two fight over one cluster.
+    drain = timedelta(0) if cpus is None else RAY_DRAIN
     values = {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": TOKEN_FILE,
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_worker_niceness": "0",  # 15 is Ray's default: anything in the pod would preempt the model
         "RAY_memory_monitor_refresh_ms": "0",  # it counts page cache, and the model is in it; the pod's limit rules
-        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": str(int(RAY_DRAIN.total_seconds())),
+        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": str(int(drain.total_seconds())),
         "RAY_gcs_rpc_server_reconnect_timeout_s": "600",  # replicas outlive a head that is away
         "RAY_health_check_timeout_ms": "3000",
         "RAY_health_check_failure_threshold": "3",

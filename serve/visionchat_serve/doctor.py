@@ -158,7 +158,9 @@ def instruction_sets(flags: frozenset[str], dtype: str) -> Iterator[Finding]:
 
 
 def memory(node: NodeFacts, plan: Plan) -> Iterator[Finding]:
-    check, limit = "memory", node.cgroup.memory_bytes or node.memory_total
+    """Whoever sees the kubelet looks at a node for others: what he may use himself says nothing."""
+    own = node.cgroup.memory_bytes if node.kubelet is None else None
+    check, limit = "memory", own or node.memory_total
     if limit is None:
         yield Finding(check, Level.NOTE, "the memory's size cannot be seen")
         return
@@ -171,7 +173,7 @@ def memory(node: NodeFacts, plan: Plan) -> Iterator[Finding]:
         yield Finding(check, Level.WARNING, f"{message}: replicas would restart often", remedies.MORE_MEMORY)
     else:
         yield Finding(check, Level.GOOD, message)
-    if node.in_pod and node.cgroup.memory_bytes is None:
+    if node.in_pod and own is None and node.kubelet is None:
         yield Finding(check, Level.WARNING, "this pod has no memory limit, so it cannot be Guaranteed", remedies.PIN)
 
 

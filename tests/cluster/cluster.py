@@ -16,6 +16,7 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
 from support import cluster_parts as parts  # noqa: E402
+from support.chart import RELEASE  # noqa: E402
 from support.cluster_binaries import binaries  # noqa: E402
 from support.cluster_fixtures import Chats, eventually  # noqa: E402
 from support.real_cluster import RealCluster  # noqa: E402
@@ -47,24 +48,23 @@ def up(policy: str) -> None:
     try:
         cluster.start()
         print("the node is ready", flush=True)
-        fill(cluster)
+        parts.fill(cluster)
+        print("the chart is installed; Redis and the operator run", flush=True)
+        show(cluster)
     except BaseException:
         cluster.stop()
         raise
-    address = cluster.api.get("/api/v1/namespaces/default/services/demo")["spec"]["clusterIP"]
+    address = cluster.api.get(f"/api/v1/namespaces/{parts.SYSTEM}/services/demo")["spec"]["clusterIP"]
     (kubectl,) = binaries(["kubectl"]).values()
     print(HOW.format(url=f"http://{address}", picture=PICTURE, kubeconfig=cluster.kubeconfig, kubectl=kubectl))
 
 
-def fill(cluster: RealCluster) -> None:
-    """Redis, the operator, and one VisionChat that answers."""
-    cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": parts.SYSTEM}}, *parts.manifests())
-    metadata = {"name": "demo", "namespace": "default"}
-    chat = {"apiVersion": "visionchat.dev/v1alpha1", "kind": "VisionChat", "metadata": metadata, "spec": parts.small()}
-    cluster.kubectl("wait", "--for=condition=Established", "crd/visionchats.visionchat.dev", "--timeout=30s")
-    cluster.apply(*parts.redis(cluster.folder / "redis"), parts.operator(), chat)
-    print("Redis, operator and a VisionChat are applied; a replica needs about a minute", flush=True)
-    eventually(lambda: Chats(cluster.api, "default").condition("Ready")[0] == "True", "the VisionChat is ready", 300)
+def show(cluster: RealCluster) -> None:
+    """Apply a VisionChat, wait until it answers, and let the chart's own test ask it."""
+    cluster.apply(parts.visionchat(parts.SYSTEM))
+    print("a VisionChat is applied", flush=True)
+    eventually(lambda: Chats(cluster.api, parts.SYSTEM).condition("Ready")[0] == "True", "the VisionChat is ready", 300)
+    print(parts.helm_says(cluster, "test", RELEASE, "--namespace", parts.SYSTEM), flush=True)
 
 
 def main() -> None:

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from support.cluster_fixtures import CHATS, Chats, eventually
-from support.cluster_parts import OPERATOR, REDIS, SYSTEM, manifests, operator, redis, small
+from support.cluster_fixtures import Chats, eventually
+from support.cluster_parts import SYSTEM, fill, share_queue, visionchat
 from support.real_cluster import RealCluster, real_cluster
 from support.real_node import missing
 
@@ -27,18 +27,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
     if (why := missing()) is not None:
         pytest.skip(why)
     with real_cluster(tmp_path_factory.mktemp("cluster")) as cluster:
-        cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}}, *manifests())
-        cluster.kubectl("wait", "--for=condition=Established", "crd/visionchats.visionchat.dev", "--timeout=30s")
-        cluster.apply(*redis(cluster.folder / "redis"), operator())
-        for name in (REDIS, OPERATOR):
-            rolled_out(cluster, name)
+        fill(cluster)
         yield cluster
     assert cluster.node.traces.left() == []
-
-
-def rolled_out(cluster: RealCluster, name: str) -> None:
-    """Wait for a Deployment of the system."""
-    cluster.kubectl("-n", SYSTEM, "rollout", "status", f"deployment/{name}", "--timeout=120s", seconds=130)
 
 
 _numbers = itertools.count(1)
@@ -57,6 +48,7 @@ def new_namespace(cluster: RealCluster) -> Iterator[str]:
     """Everything in it is gone afterwards, CPUs included."""
     name = f"test-{next(_numbers)}"
     cluster.kubectl("create", "namespace", name)
+    share_queue(cluster, name)
     try:
         yield name
     finally:
@@ -86,9 +78,7 @@ class Service(Chats):
 
     def apply(self, name: str = "demo", **spec: Any) -> None:
         """As users do, and wait until it answers."""
-        metadata = {"name": name, "namespace": self.namespace}
-        kind, version = "VisionChat", CHATS.removeprefix("/apis/")
-        self.cluster.apply({"apiVersion": version, "kind": kind, "metadata": metadata, "spec": small(**spec)})
+        self.cluster.apply(visionchat(self.namespace, name, **spec))
         eventually(lambda: self.condition("Ready", name)[0] == "True", f"{name} is ready", READY_SECONDS)
 
     @property

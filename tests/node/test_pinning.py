@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from node.conftest import Service, rolled_out
+from node.conftest import Service
 from node.users import Users
 from support.cluster_fixtures import eventually
-from support.cluster_parts import OPERATOR, operator
+from support.cluster_parts import install
 from support.real_cluster import RealCluster
 from visionchat_serve.client import Timing, ask
 
@@ -62,11 +62,9 @@ def test_more_cpus_than_can_be_exclusive(service: Service, picture: Path) -> Non
 @pytest.fixture
 def operator_that_sees_no_nodes(cluster: RealCluster, namespace: str) -> Iterator[None]:
     """Held to one namespace, it learns from the scheduler that there is no room."""
-    cluster.apply(operator("--namespace", namespace))
-    rolled_out(cluster, OPERATOR)
+    install(cluster, **{"operator.extraArgs": [f"--namespace={namespace}"]})
     yield
-    cluster.apply(operator())
-    rolled_out(cluster, OPERATOR)
+    install(cluster)
 
 
 @pytest.mark.usefixtures("operator_that_sees_no_nodes")

@@ -1,61 +1,68 @@
-"""What a VisionChat needs in a cluster, as plain manifests: a Redis, the operator as a pod, and the resource itself.
+"""What goes into the test cluster: the chart with Redis and operator, by helm, and VisionChats.
 
-All pods are of the workload's image and see the host's programs; users have images and the chart instead.
+All pods are of the workload's image and see the host's programs; users have images instead.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-import yaml
+from support.chart import CHART, RELEASE, flags, helm
+from support.chart import NAMESPACE as SYSTEM
+from support.real_cluster import RealCluster
+from support.workload_image import WORKLOAD, mounts, volumes
 
-from support.workload_image import ROOT, USER, WORKLOAD, mounts, volumes
-from visionchat_serve.redis_server import find_servers
-
-SYSTEM, OPERATOR, REDIS = "visionchat-system", "visionchat-operator", "visionchat-redis"
-REDIS_URL = f"redis://{REDIS}.{SYSTEM}:6379/0"
-
-
-def redis(data: Path) -> list[dict[str, Any]]:
-    """Its data is in `data` of the host, and outlives its pod."""
-    flags = ["--port", "6379", "--bind", "0.0.0.0", "--protected-mode", "no", "--dir", "/data"]
-    flags += ["--appendonly", "yes", "--save", "", "--maxmemory-policy", "noeviction"]
-    ready = {"tcpSocket": {"port": 6379}, "periodSeconds": 1}
-    program, _ = next(find_servers())
-    container = _container("redis", [str(program), *flags]) | {"readinessProbe": ready}
-    container["volumeMounts"] = [*mounts(), {"name": "data", "mountPath": "/data"}]
-    pod = _pod(container, [*volumes(), {"name": "data", "hostPath": {"path": str(data), "type": "DirectoryOrCreate"}}])
-    pod["securityContext"] = {"runAsUser": 0}  # a folder of the host's is root's
-    ports = [{"port": 6379}]
-    service = {"apiVersion": "v1", "kind": "Service", "spec": {"selector": {"app": REDIS}, "ports": ports}}
-    return [_deployment(REDIS, pod), service | {"metadata": {"name": REDIS, "namespace": SYSTEM}}]
+OPERATOR, REDIS = f"{RELEASE}-operator", f"{RELEASE}-redis"  # Deployment and StatefulSet; the second is a Secret, too
+API_VERSION = "visionchat.dev/v1alpha1"
 
 
-def operator(*flags: str) -> dict[str, Any]:
-    command = [
-        "python",
-        "-m",
-        "visionchat_operator.cli",
-        "run",
-        "--redis-url",
-        REDIS_URL,
-        "--default-image",
-        WORKLOAD,
-        *flags,
-    ]
-    container = _container("operator", command)
-    healthy = {"httpGet": {"path": "/healthz", "port": 8080}, "timeoutSeconds": 5}
-    container["readinessProbe"] = healthy | {"periodSeconds": 1}
-    container["livenessProbe"] = healthy | {"periodSeconds": 10}
-    pod = _pod(container, volumes()) | {"serviceAccountName": OPERATOR}
-    return _deployment(OPERATOR, pod)
+def fill(cluster: RealCluster) -> None:
+    """Install the chart. Redis' data is in a folder of the cluster, and outlives its pod."""
+    data = cluster.folder / "redis"
+    data.mkdir()
+    data.chmod(0o777)
+    spec = {"capacity": {"storage": "8Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": str(data)}}
+    spec["claimRef"] = {"namespace": SYSTEM, "name": f"data-{REDIS}-0"}
+    cluster.apply({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "redis"}, "spec": spec})
+    install(cluster)
 
 
-def manifests() -> list[dict[str, Any]]:
-    """The CRD and the operator's rights, as users apply them."""
-    files = [ROOT / "manifests" / name for name in ("crd.yaml", "rbac.yaml")]
-    return [document for file in files for document in yaml.safe_load_all(file.read_text())]
+def install(cluster: RealCluster, **more: Any) -> None:
+    """Install or upgrade the chart, `more` being values by their path, and wait until everything runs."""
+    words = ["upgrade", "--install", RELEASE, str(CHART), "--namespace", SYSTEM, "--create-namespace", "--wait"]
+    helm_says(cluster, *words, "--timeout", "100s", *flags(values() | more))
+
+
+def helm_says(cluster: RealCluster, *words: str) -> str:
+    """Raises AssertionError with what it says when it fails."""
+    answer = helm(*words, kubeconfig=cluster.kubeconfig)
+    assert answer.returncode == 0, f"helm {words[0]}: {answer.stderr}{answer.stdout}"
+    return answer.stdout
+
+
+def values() -> dict[str, Any]:
+    """The workload's image for every pod, and what it has to see."""
+    repository, _, tag = WORKLOAD.rpartition(":")
+    images = {f"{one}.image": {"repository": repository, "tag": tag} for one in ("operator", "serve", "redis")}
+    seen = {f"{one}.pod.volumes": volumes() for one in ("operator", "redis", "test")}
+    return images | seen | {f"{one}.pod.volumeMounts": mounts() for one in ("operator", "redis", "test")}
+
+
+def share_queue(cluster: RealCluster, namespace: str) -> None:
+    """Give a namespace the Secret with the queue's address."""
+    secret = cluster.api.get(f"/api/v1/namespaces/{SYSTEM}/secrets/{REDIS}")
+    body = {"metadata": {"name": REDIS}, "data": secret["data"]}
+    cluster.api.create(f"/api/v1/namespaces/{namespace}/secrets", body)
+
+
+def rolled_out(cluster: RealCluster, kind_and_name: str) -> None:
+    """Wait for a Deployment or StatefulSet of the chart."""
+    cluster.kubectl("-n", SYSTEM, "rollout", "status", kind_and_name, "--timeout=120s", seconds=130)
+
+
+def visionchat(namespace: str, name: str = "demo", **spec: Any) -> dict[str, Any]:
+    metadata = {"name": name, "namespace": namespace}
+    return {"apiVersion": API_VERSION, "kind": "VisionChat", "metadata": metadata, "spec": small(**spec)}
 
 
 def small(**spec: Any) -> dict[str, Any]:
@@ -63,28 +70,3 @@ def small(**spec: Any) -> dict[str, Any]:
     template = {"volumes": volumes(), "volumeMounts": mounts()} | spec.pop("podTemplate", {})
     own = {"model": {"id": "tiny"}, "image": WORKLOAD, "cpusPerReplica": 1, "memoryPerReplica": "3Gi"}
     return own | {"podTemplate": template} | spec
-
-
-def _container(name: str, command: list[str]) -> dict[str, Any]:
-    return {"name": name, "image": WORKLOAD, "command": command, "volumeMounts": mounts()}
-
-
-def _pod(container: dict[str, Any], its_volumes: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"containers": [container], "volumes": its_volumes, "terminationGracePeriodSeconds": 10}
-
-
-def _deployment(name: str, pod: dict[str, Any]) -> dict[str, Any]:
-    labels = {"app": name, "app.kubernetes.io/name": name}
-    template = {"metadata": {"labels": labels}, "spec": {"securityContext": {"runAsUser": USER}} | pod}
-    spec = {
-        "replicas": 1,
-        "strategy": {"type": "Recreate"},
-        "selector": {"matchLabels": {"app": name}},
-        "template": template,
-    }
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": name, "namespace": SYSTEM},
-        "spec": spec,
-    }

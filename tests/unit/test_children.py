@@ -110,6 +110,12 @@ def test_the_grace_of_a_pod_covers_rays_drain_and_that_covers_the_replicas_own()
     assert environment.DRAIN.total_seconds() < drain < pod["terminationGracePeriodSeconds"]
 
 
+def test_a_head_that_is_told_to_stop_does_not_wait() -> None:
+    pod = children.head(OWNER, spec(), DEFAULTS)["spec"]["template"]["spec"]
+    env = {e["name"]: e.get("value") for e in pod["containers"][0]["env"]}
+    assert env["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] == "0"
+
+
 def test_the_mode_is_no_part_of_the_revision_but_all_that_a_replica_is_told_is() -> None:
     base = children.revision(KEY, spec(), DEFAULTS)
     assert children.revision(KEY, spec(pinning={"mode": "Always"}, scaling={"maxReplicas": 3}), DEFAULTS) == base

@@ -192,6 +192,12 @@ def test_no_memory_limit_in_a_pod(node: Node) -> None:
     assert levels == [Level.GOOD, Level.WARNING]
 
 
+def test_a_job_that_looks_at_its_node_does_not_judge_its_own_limit(node: Node) -> None:
+    node.v2("/").put("sys/fs/cgroup/memory.max", str(GIB // 4)).put("proc/meminfo", "MemTotal: 16000000 kB\n")
+    assert [f.level for f in found(node.see(pod=True), "memory")] == [Level.PROBLEM]
+    assert [f.level for f in found(node.kubelet("static").see(pod=True), "memory")] == [Level.GOOD]  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize(
     ("cpu_max", "stopped", "levels"),
     [
