@@ -20,6 +20,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 from support.server import Server, alive, running
+from support.waiting import wait_until
 
 MODEL = "visionchat-tiny"
 FRESH = {"Cache-Control": "no-cache"}  # by the model, not from the result cache
@@ -70,6 +71,20 @@ def test_sampling_with_a_seed_repeats_itself(client: openai.OpenAI) -> None:
         for _ in range(3)
     }
     assert len(answers) == 1
+
+
+async def test_a_second_question_about_a_picture_finds_it_known(client: openai.OpenAI, server: Server) -> None:
+    picture = draw("orange", "square")
+    assert "orange" in ask(client, "What colour is the square?", picture).lower()
+    assert "square" in ask(client, "Which shape do you see?", picture).lower()
+    async with httpx.AsyncClient() as http:
+
+        async def counted() -> bool:
+            page = (await http.get(f"{server.url}/metrics")).text
+            known = [line for line in page.splitlines() if line.startswith("visionchat_picture_cache_hits_total{")]
+            return any(float(line.split()[-1]) >= 1 for line in known)
+
+        await wait_until(counted, "a replica counts it")
 
 
 def test_limits_and_stop_strings(client: openai.OpenAI) -> None:
