@@ -59,7 +59,7 @@ bench: install ## measure (nothing else should run); prints one table per questi
 bench-pinning: install ## shared CPUs and pinned ones on a real kubelet, with and without a busy neighbour (root)
 	$(BIN)/python tests/bench/pinning.py
 
-chaos: install ## kill parts with -9 while people ask, 270 times (some 40 minutes); prints what became of the requests
+chaos: install ## kill parts with -9 while people ask, 270 times (some 20 minutes); prints what became of the requests
 	PYTHONPATH=tests $(BIN)/python tests/load/chaos.py
 
 load: install ## 16 users and 500 idle streams on one replica for 10 minutes; prints what happened
