@@ -20,6 +20,7 @@ from visionchat_operator.world import Key
 log = logging.getLogger(__name__)
 
 PERIOD, GRACE = timedelta(minutes=2), timedelta(seconds=10)
+SETTLED = timedelta(seconds=5)  # the watches have begun by then
 
 
 class Resync:
@@ -36,10 +37,11 @@ class Resync:
         namespace: str | None,
         period: timedelta = PERIOD,
         grace: timedelta = GRACE,
+        settled: timedelta = SETTLED,
     ) -> None:
         self._kube, self._store, self._watches, self._metrics = kube, store, watches, metrics
         self._wake, self._kinds, self._namespace = wake, kinds, namespace
-        self._period, self._grace = period, grace
+        self._period, self._grace, self._settled = period, grace, settled
         self.dead: str | None = None  # the kind whose watch is dead
 
     async def first(self) -> None:
@@ -49,6 +51,8 @@ class Resync:
 
     async def run(self) -> None:
         """For ever. Raises what `Kube` raises when the cluster cannot be listed."""
+        await asyncio.sleep(min(self._settled, self._period).total_seconds())
+        await self.first()  # no watch tells what was deleted between the first listing and its own beginning
         while True:
             await asyncio.sleep(self._period.total_seconds())
             for kind in self._kinds:

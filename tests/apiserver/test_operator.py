@@ -306,8 +306,13 @@ def test_one_line_of_log_and_one_event_for_each_decision(
 ) -> None:
     chats.create()
     eventually(lambda: chats.ready(1), "one replica is ready")
-    decided = [line for line in operator.log().splitlines() if "visionchat_operator.apply" in line]
-    events = chats.all_of("api/v1", "events")
-    assert len(decided) == len(events)
-    assert operator.metric("visionchat_operator_decisions_total") == len(events)
+
+    def decided() -> int:
+        return sum("visionchat_operator.apply" in line for line in operator.log().splitlines())
+
+    def events() -> int:
+        return len(chats.all_of("api/v1", "events"))
+
+    eventually(lambda: decided() == events(), "the events of the last decisions are written")
+    assert operator.metric("visionchat_operator_decisions_total") == events() == decided()
     assert operator.metric("visionchat_operator_errors_total") == 0

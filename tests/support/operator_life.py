@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from visionchat_operator.queues import Queues, QueueView
 from visionchat_operator.ray_head import RayHead
 from visionchat_operator.resync import Resync
 from visionchat_operator.store import Store
-from visionchat_operator.world import Key
+from visionchat_operator.world import Key, Observed
 
 LIFE_SECONDS = 30
 
@@ -101,6 +101,7 @@ class Lives:
     redis_url: str
     key: Key
     now: Callable[[], datetime] = clock
+    first_seen: dict[str, datetime] = field(default_factory=dict)
 
     def live(self, done: Callable[[], Any], cut: int | None = None) -> bool:
         """One life, until `done`; False: it was cut off before."""
@@ -126,6 +127,11 @@ class Lives:
                     while not await asyncio.to_thread(done):
                         await resync.first()
                         if (seen := await observer.observe(self.key)) is not None:
-                            await applier.carry_out(plan(seen, settings, self.now()), seen)
+                            await applier.carry_out(plan(self._dated(seen), settings, self.now()), seen)
             finally:
                 await queues.close()
+
+    def _dated(self, seen: Observed) -> Observed:
+        """Pods as old as `now` makes them: the API server's own clock does not go ahead with it."""
+        born = {worker.uid: self.first_seen.setdefault(worker.uid, self.now()) for worker in seen.workers}
+        return replace(seen, workers=tuple(replace(worker, created=born[worker.uid]) for worker in seen.workers))

@@ -155,8 +155,10 @@ class PlayedNode:
     async def _replica(self, pod: dict[str, Any]) -> None:
         name, labels = pod["metadata"]["name"], pod["metadata"].get("labels", {})
         chat = labels.get("app.kubernetes.io/instance")
+        ends = "deletionTimestamp" in pod["metadata"] and name not in self.busy  # its last word is said
         if (
             not chat
+            or ends
             or name not in self._running(chat)
             or (self.holds_warm and pod["metadata"]["uid"] not in self._warm)
         ):
